@@ -10,7 +10,7 @@ from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.jobs import schedulers, targets
 from hpctrain.logs import files as log_files
 from hpctrain.logs import read
-from hpctrain.logs.view import LogSelection, processes_of, rank_files, run_of
+from hpctrain.logs.view import LogSelection, processes_of, rank_files
 from hpctrain.runs import layout, store
 from hpctrain.util import shell
 from hpctrain.util.text import is_number
@@ -97,7 +97,7 @@ def of_job(word: str | None, *, every_job: bool = False) -> LogSelection:
     if logs is None:
         raise HpctrainError(f"where job {job} writes is no longer known", fix=f"ls -t logs/*{job}*")
     files = log_files.of_job(logs.output, logs.error, job=job)
-    run_dir = by_run or run_of(logs.output)
+    run_dir = by_run or targets.run_dirs([record]).get(record.job_id)
     run = store.read_run(run_dir.parent, run_dir.name) if run_dir is not None else None
     earlier = tuple(each for each in run.job_ids if each != job) if run is not None else ()
     ranks = rank_files(run_dir, job)

@@ -52,9 +52,10 @@ def this_machine(device: str | None = None) -> LocalMachine:
         gpus = chosen
     busy = held(gpus)
     process = psutil.Process()
-    affinity = process.cpu_affinity() if hasattr(process, "cpu_affinity") else None
     return LocalMachine(
-        cores=len(affinity or []) or os.cpu_count() or 1,
+        cores=len((process.cpu_affinity() if hasattr(process, "cpu_affinity") else None) or [])
+        or os.cpu_count()
+        or 1,
         gpus=tuple(gpu for gpu in gpus if gpu not in busy),
         busy_gpus=tuple(busy),
         host=socket.gethostname(),

@@ -16,6 +16,7 @@ import socket
 import time
 import uuid
 import zlib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,6 @@ class LocalState:
 
     Attributes:
         waits_for: why the array's next task is pending.
-        cancelled: the array's tasks that were cancelled before they started.
         dependency: the dependencies not yet met, as `scontrol show job` prints them.
     """
 
@@ -61,7 +61,6 @@ class LocalState:
     reason: str | None = None
     restarts: int | None = None
     waits_for: str | None = None
-    cancelled: str | None = None
     dependency: str | None = None
 
     @property
@@ -123,27 +122,25 @@ class LocalJob:
             created: float | None = psutil.Process(pid).create_time()
         except psutil.Error:
             created = None
-        holder = {"pid": pid, "created": created, "submits": submits}
-        write_json(self.path / "supervisor.json", holder)
+        write_json(
+            self.path / "supervisor.json", {"pid": pid, "created": created, "submits": submits}
+        )
 
     def write_state(self, state: str, **details: Any) -> None:
         """Write the state; only for the supervisor, or for a process that found that it has died."""
         write_json(self.path / "state.json", {"state": state, **details})
 
-    def ask(self, what: str, **details: Any) -> None:
-        """Leave a request for the supervisor, which polls for it."""
-        directory = self.path / "requests"
-        directory.mkdir(exist_ok=True)
-        name = f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.json"
-        write_json(directory / name, {"what": what, **details})
+    def drop_tasks(self, indices: Iterable[int]) -> None:
+        """Cancel tasks of the array, started or not; its supervisor polls for this."""
+        with lock(self.path / "dropped.lock", timeout_s=_LOCK_S):
+            write_json(
+                self.path / "dropped.json",
+                {"tasks": array.compress({*self.dropped_tasks(), *indices})},
+            )
 
-    def take_requests(self) -> list[dict[str, Any]]:
-        """Return and remove the requests, oldest first."""
-        left = sorted((self.path / "requests").glob("[!.]*"))
-        found = [read_json(path) for path in left]
-        for path in left:
-            path.unlink(missing_ok=True)
-        return [request for request in found if request is not None]
+    def dropped_tasks(self) -> set[int]:
+        """Return the tasks of the array that were cancelled one by one."""
+        return set(array.known((read_json(self.path / "dropped.json") or {}).get("tasks")))
 
     def plan(self) -> Plan | None:
         """Return the job's plan; None if it was never written or cannot be read."""
@@ -444,7 +441,7 @@ def _unstarted(job: LocalJob, plan: Plan) -> dict[int, JobRecord]:
     supervisor.
     """
     record, state = job.record(), job.state()
-    cancelled = set(array.known(state.cancelled))
+    dropped = job.dropped_tasks()
     started = set(job.started())  # read after the state, which is written after a task has started
     word, why = "PENDING", state.waits_for or record.reason
     if record.is_final:  # all cancelled, or the supervisor was killed
@@ -465,9 +462,9 @@ def _unstarted(job: LocalJob, plan: Plan) -> dict[int, JobRecord]:
         command=record.command,
         source="local",
     )
-    dropped = replace(left, state="CANCELLED", reason=None)
+    cancelled = replace(left, state="CANCELLED", reason=None)
     return {
-        index: dropped if index in cancelled else left
+        index: cancelled if index in dropped else left
         for index in plan.indices
         if index not in started
     }

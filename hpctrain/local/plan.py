@@ -134,10 +134,11 @@ class Plan:
     def task(self, index: int) -> Plan:
         """Return the plan of one task of this array; its id counts from the array's own."""
         number = int(self.job_id) + 1 + self.indices.index(index)
-        task = replace(
-            self, job_id=str(number), array_job_id=self.job_id, index=index, dependency=None
+        return _with_logs(
+            replace(
+                self, job_id=str(number), array_job_id=self.job_id, index=index, dependency=None
+            )
         )
-        return _with_logs(task)
 
 
 def make(
@@ -298,8 +299,9 @@ def node_environment(plan: Plan, node: int) -> dict[str, str]:
     """
     variables = {"SLURM_NODEID": str(node), "SLURMD_NODENAME": plan.hosts[node]}
     if plan.gpus_per_node:
-        mine = plan.gpus[node * plan.gpus_per_node : (node + 1) * plan.gpus_per_node]
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(
+            plan.gpus[node * plan.gpus_per_node : (node + 1) * plan.gpus_per_node]
+        )
     return variables
 
 

@@ -40,19 +40,20 @@ def descendants(
     return [process for process in found if _is_alive(process)]
 
 
-def steps() -> list[psutil.Process]:
-    """Return a job's steps, the srun shims below its supervisor: this process."""
+def steps(of: psutil.Process | None = None) -> list[psutil.Process]:
+    """Return a job's steps, the srun shims below its supervisor (default: this process)."""
     found = []
-    for process in descendants():
+    for process in descendants(of):
         with contextlib.suppress(psutil.Error):
             if process.cmdline()[1:4] == ["-P", "-m", STEP_MODULE]:
                 found.append(process)
     return found
 
 
-def step_tasks() -> list[psutil.Process]:
+def step_tasks(of: Iterable[psutil.Process | None] = (None,)) -> list[psutil.Process]:
     """Return the tasks of all steps, without their children: Slurm signals only these."""
-    return [task for step in steps() for task in descendants(step, recursive=False)]
+    found = [step for holder in of for step in steps(holder)]
+    return [task for step in found for task in descendants(step, recursive=False)]
 
 
 def kill_outside_steps() -> None:

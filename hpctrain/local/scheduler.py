@@ -21,7 +21,6 @@ from hpctrain.local.plan import FIRST_JOB_ID, KILL_WAIT_S, Plan, make
 from hpctrain.slurm import batch_script
 from hpctrain.slurm.base import LogFiles
 from hpctrain.slurm.ledger import Submission
-from hpctrain.slurm.notations import array as arrays
 from hpctrain.slurm.notations.directives import last_values
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import process, shell
@@ -188,7 +187,7 @@ class LocalScheduler:
 def ask_to_end(selection: JobSelection) -> None:
     """Tell the processes that hold these jobs to end them, without waiting."""
     if selection.indices is not None and selection.job.holder() is not None:
-        selection.job.ask("cancel", tasks=arrays.compress(selection.indices))
+        selection.job.drop_tasks(selection.indices)
         return
     # The array first, so that it starts no more tasks.
     for job in reversed(selection.directories()):
@@ -206,7 +205,8 @@ def request_requeue(job_id: str) -> list[str]:
         return [f"Requested operation is presently disabled for job {job_id}"]
     running = [job for job in selection.running() if job.record().state != "PENDING"]
     for job in running:
-        job.ask("requeue")
+        if (holder := job.holder()) is not None:
+            holder.send_signal(supervisor.REQUEUE)
     if any(not record.is_final for record in selection.records()):
         return [] if running else [f"Job is pending execution for job {job_id}"]
     return [] if running else [f"Job/step already completing or completed for job {job_id}"]
@@ -229,8 +229,13 @@ def _wait_for_end(job: LocalJob, deadline: float) -> None:
     job.kill_leftovers()
     state = job.state()
     if not state.is_final:  # the supervisor was killed, or ended before it could handle signals
-        end = {"start": state.start, "end": time.time()}
-        job.write_state("CANCELLED", **end, exit_code=0, signal=int(signal.SIGTERM))
+        job.write_state(
+            "CANCELLED",
+            start=state.start,
+            end=time.time(),
+            exit_code=0,
+            signal=int(signal.SIGTERM),
+        )
 
 
 def _wait_a_moment(deadline: float, job: LocalJob) -> None:

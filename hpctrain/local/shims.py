@@ -2,18 +2,20 @@
 with the messages of Slurm 22.05.
 
 They support what job scripts use: `scontrol show hostnames`, `show job JOB` and `requeue JOB`;
-`scancel JOB`. Anything else is an error. Like the real one, `scancel` does not wait, because a job
-may cancel itself.
+`scancel JOB`, also with `--signal=NAME`, which reaches the tasks of the job's steps, and not their
+child processes. Anything else is an error. Like the real one, `scancel` does not wait, because a
+job may cancel itself.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import psutil
 
-from hpctrain.local import jobs
+from hpctrain.local import jobs, processes
 from hpctrain.local.jobs import LocalJob
 from hpctrain.local.plan import Plan
 from hpctrain.local.scheduler import ask_to_end, request_requeue
@@ -85,17 +87,24 @@ def _fields(job: LocalJob, plan: Plan) -> dict[str, object]:
     }
 
 
-def scancel(job_ids: list[str]) -> int:
-    """Run `scancel JOB…` and return the exit code."""
+def scancel(arguments: list[str]) -> int:
+    """Run `scancel [--signal=NAME] JOB…` and return the exit code."""
+    option, _, name = arguments[0].partition("=") if arguments else ("", "", "")
+    number = getattr(signal, f"SIG{name.removeprefix('SIG')}", None)
+    job_ids = arguments[option == "--signal" and number is not None :]
     if not job_ids or any(word.startswith("-") for word in job_ids):
-        raise ValueError(f"the local scheduler knows scancel JOB, not: {' '.join(job_ids)}")
+        known = "the local scheduler knows scancel [--signal=NAME] JOB"
+        raise ValueError(f"{known}, not: {' '.join(arguments)}")
     unknown = []
     for job_id in job_ids:
         selection = jobs.find(job_id)
         if selection is None:
             unknown.append(f"scancel: error: Kill job error on job id {job_id}")
-        else:
+        elif number is None:
             ask_to_end(selection)
+        else:
+            holders = [job.holder() for job in selection.running()]
+            processes.send(processes.step_tasks(filter(None, holders)), number)
     sys.stderr.write("".join(f"{problem}: Invalid job id specified\n" for problem in unknown))
     return 1 if unknown else 0
 

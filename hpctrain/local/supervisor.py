@@ -25,9 +25,11 @@ from typing import Any, Literal, TextIO
 from hpctrain.local import gpus, jobs, processes
 from hpctrain.local.jobs import GONE, LocalJob, timestamp
 from hpctrain.local.plan import KILL_WAIT_S, Plan, environment
-from hpctrain.slurm.notations import array, states
+from hpctrain.slurm.notations import states
 
 _POLL_S = 0.1
+#: The signal that asks a job's supervisor to requeue it.
+REQUEUE = signal.SIGUSR2
 #: Seconds between checks for GPUs that other jobs have released.
 _GPU_LOOK_S = 0.5
 #: The outcome of a start whose job is requeued.
@@ -113,13 +115,15 @@ class Supervisor(_Holder):
     """One job, or one task of an array, from its first start to its last process."""
 
     restarts = 0
+    is_requeued = False
     stderr: TextIO | None = None
 
     def run(self) -> None:
         """Run the job, again after each requeue, and write how it ended."""
+        signal.signal(REQUEUE, self._requeue)
         self.begin()
         while self._has_gpus():
-            started = time.time()
+            started, self.is_requeued = time.time(), False
             outcome = self._run_once(started)
             if outcome is not _REQUEUE:
                 self.write(**outcome, start=started, end=time.time())
@@ -154,13 +158,13 @@ class Supervisor(_Holder):
             if limit is not None and time.time() - started > limit:
                 ended = self._end(batch, started, " DUE TO TIME LIMIT")
                 return ended | {"state": "TIMEOUT", "reason": "TimeLimit"}
-            if self._requeue_asked():
+            if self.requeues():
                 ended = self._end(batch, started, " DUE TO JOB REQUEUE")
                 return ended if self.is_over() else _REQUEUE
             time.sleep(_POLL_S)
         processes.kill_descendants()
         # `scontrol requeue` may have been the script's last command.
-        if self._requeue_asked() and not self.is_over():
+        if self.requeues() and not self.is_over():
             return _REQUEUE
         code = batch.returncode
         if code == 0:
@@ -219,8 +223,12 @@ class Supervisor(_Holder):
         batch.wait()
         return {"state": "CANCELLED", "reason": None, **_TERMINATED}
 
-    def _requeue_asked(self) -> bool:
-        return any(request.get("what") == "requeue" for request in self.job.take_requests())
+    def requeues(self) -> bool:
+        """Whether `scontrol requeue` was called since the last start."""
+        return self.is_requeued
+
+    def _requeue(self, *_: object) -> None:
+        self.is_requeued = True
 
     def _complain(self, message: str) -> None:
         print(message, file=self.stderr or sys.stderr, flush=True)
@@ -238,7 +246,6 @@ class ArraySupervisor(_Holder):
         self.waiting = list(reversed(plan.indices))
         self.running: dict[int, subprocess.Popen[bytes]] = {}
         self.cancelled: set[int] = set()
-        self.never_started: set[int] = set()
         self.ended: set[str] = set()
         self.exit_code = 0
         self.started: float | None = None
@@ -294,12 +301,10 @@ class ArraySupervisor(_Holder):
             processes.reap({each.pid for each in self.running.values()})
 
     def _obey(self) -> None:
-        asked: set[int] = {*self.waiting, *self.running} if self.stopped else set()
-        for request in self.job.take_requests():
-            if request.get("what") == "cancel":
-                asked |= set(array.known(request.get("tasks")))
-        if dropped := asked & set(self.waiting):
-            self.never_started |= dropped
+        asked = self.job.dropped_tasks()
+        if self.stopped:
+            asked |= {*self.waiting, *self.running}
+        if not asked.isdisjoint(self.waiting):
             self.ended.add("CANCELLED")
         self.waiting = [index for index in self.waiting if index not in asked]
         for index in (asked - self.cancelled) & set(self.running):
@@ -313,9 +318,8 @@ class ArraySupervisor(_Holder):
 
     def write(self, state: str, **details: Any) -> None:
         """Write the state, if it has changed; a pending array's tasks wait for the same reason."""
-        cancelled = array.compress(self.never_started) if self.never_started else None
         details = {"waits_for": details.get("reason"), **details}
-        super().write(state, start=self.started, cancelled=cancelled, **details)
+        super().write(state, start=self.started, **details)
 
 
 # -- dependencies -----------------------------------------------------------------------------------

@@ -269,8 +269,9 @@ def of_attempt(run_dir: Path, attempt: str, *, job: str | None = None) -> tuple[
     lines are also in the job's output.
     """
     paths = _in_directory(run_dir / "attempts" / attempt / RANKS, _DEPTH)
-    found = [log_file(path, job=job, attempt=attempt, copy=True) for path in paths]
-    return _numbered(sorted(found, key=order))
+    return _numbered(
+        sorted([log_file(path, job=job, attempt=attempt, copy=True) for path in paths], key=order)
+    )
 
 
 def of_paths(paths: Iterable[Path]) -> tuple[LogFile, ...]:
@@ -290,9 +291,8 @@ def of_paths(paths: Iterable[Path]) -> tuple[LogFile, ...]:
         ):
             found += of_run(path)
         else:
-            inside = [log_file(file) for file in _in_directory(path, _DEPTH)]
             found += sorted(
-                inside,
+                [log_file(file) for file in _in_directory(path, _DEPTH)],
                 key=lambda file: (file.job is None, natural(file.job or ""), order(file)),
             )
     once = {os.path.realpath(file.path): file for file in reversed(found)}
@@ -338,12 +338,18 @@ def named_after(job: str, project: Path) -> tuple[LogFile, ...]:
     """
     here = (path for path in project.glob(f"*{glob.escape(job)}*") if path.suffix in _ENDS)
     says = re.compile(rf"(?:^|[._-]){re.escape(job)}(?=[._-][^0-9]|$)")
-    files = [
-        log_file(path, job=job)
-        for path in (*_in_directory(project / "logs", 1), *here)
-        if not path.is_symlink() and says.search(path.name)
-    ]
-    return tuple(settled(sorted(files, key=order)))
+    return tuple(
+        settled(
+            sorted(
+                [
+                    log_file(path, job=job)
+                    for path in (*_in_directory(project / "logs", 1), *here)
+                    if not path.is_symlink() and says.search(path.name)
+                ],
+                key=order,
+            )
+        )
+    )
 
 
 def _in_directory(directory: Path, depth: int) -> Iterator[Path]:

@@ -120,8 +120,9 @@ def line_of(file: LogFile, raw: bytes, *, year: int | None = None, times: int = 
     """
     label = text.label(text.clean(raw))
     rank = file.rank if file.rank is not None else label.rank
-    at = text.time_of(label.rest, year=year)
-    return Line(file, label.rest, rank, label.node or file.node, at, times)
+    return Line(
+        file, label.rest, rank, label.node or file.node, text.time_of(label.rest, year=year), times
+    )
 
 
 def year_of(file: LogFile) -> int | None:

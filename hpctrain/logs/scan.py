@@ -202,7 +202,6 @@ class FileScan:
     ) -> None:
         self.file = file
         self._table, self._find, self._year = table, finder, year
-        self._year_seen = False
         self._line = 1
         self.size = 0
         self._kept: dict[tuple[str, int | None, str | None, int], _Kept] = {}
@@ -240,8 +239,8 @@ class FileScan:
         self.size += len(piece)
         piece = piece.replace(b"\0", b"")
         piece = _ESCAPE.sub(b"", piece) if b"\x1b" in piece else piece
-        if not self._year_seen and (date := _DATE.search(piece)):
-            self._year, self._year_seen = 2000 + int(date[1]), True
+        if date := _DATE.search(piece):
+            self._year = 2000 + int(date[1])
         if self.size <= 4 << 20:
             self._hosts.update({int(rank): host.decode() for host, rank in _MEMORY.findall(piece)})
         for trouble in self.troubles:
@@ -401,14 +400,13 @@ class FileScan:
         rank, node = self._writer(text.label(here.line), groups)
         at = self._time(here)
         self._new_part(at)
-        shown = Evidence(
-            file=self.file.name,
-            line=here.number,
-            text=text.around(here.line, match.start(), _SHOWN),
-        )
         return Match(
             rule=rule,
-            evidence=shown,
+            evidence=Evidence(
+                file=self.file.name,
+                line=here.number,
+                text=text.around(here.line, match.start(), _SHOWN),
+            ),
             order=(self.file.order, here.number),
             at=at,
             rank=rank,
@@ -467,24 +465,35 @@ class FileScan:
             return
         self._new_part(self._time(here))
         self._steps.want()
-        behind = here.piece[here.begin : here.begin + excerpts.BYTES]
-        self._errors.add(self._open(here.number, label, self._before(here, 2000), behind))
+        self._errors.add(
+            self._open(
+                here.number,
+                label,
+                self._before(here, 2000),
+                here.piece[here.begin : here.begin + excerpts.BYTES],
+            )
+        )
 
     def _open(self, number: int, label: text.Label, before: bytes, behind: bytes) -> Open:
         rank, node = self._writer(label, {})
-        excerpt = ErrorExcerpt(
-            file=self.file.name,
-            line=number,
-            lines=(),
-            error="",
-            order=(self.file.order, number),
-            at=self._last_at,
-            rank=rank,
-            node=node,
-            attempt=self.file.attempt,
-            part=self._part,
+        return Open(
+            ErrorExcerpt(
+                file=self.file.name,
+                line=number,
+                lines=(),
+                error="",
+                order=(self.file.order, number),
+                at=self._last_at,
+                rank=rank,
+                node=node,
+                attempt=self.file.attempt,
+                part=self._part,
+            ),
+            label,
+            self._steps.place,
+            before,
+            behind,
         )
-        return Open(excerpt, label, self._steps.place, before, behind)
 
     def _before(self, here: LineAt, size: int) -> bytes:
         """Return what is before a line, also at the end of the last piece."""
@@ -551,15 +560,16 @@ class FileScan:
         )
         if (found := _FIRST.search(body)) is not None:
             at = text.time_of(found["time"].replace("_", " "), year=self._year)
-            seen = FirstFailed(
-                rank=int(found["rank"]),
-                node=found["host"],
-                at=at,
-                exit_code=int(found["code"]),
-                attempt=self.file.attempt,
-                part=self._part,
+            self.first_failed.append(
+                FirstFailed(
+                    rank=int(found["rank"]),
+                    node=found["host"],
+                    at=at,
+                    exit_code=int(found["code"]),
+                    attempt=self.file.attempt,
+                    part=self._part,
+                )
             )
-            self.first_failed.append(seen)
             del self.first_failed[:-20]
 
     # -- end of the file ---------------------------------------------------------------------------

@@ -195,8 +195,12 @@ def _mentioned(known: Label) -> Label:
         if word in line and (match := pattern.search(line)):
             found = match.groupdict()
             rank, local = (integer(found.get(name) or "") for name in ("rank", "local"))
-            node = known.node or found.get("node")
-            return Label(line, _known(known.rank, rank), node, _known(known.local_rank, local))
+            return Label(
+                line,
+                _known(known.rank, rank),
+                (known.node or found.get("node")),
+                _known(known.local_rank, local),
+            )
     return known
 
 

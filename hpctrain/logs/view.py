@@ -17,18 +17,12 @@ from pathlib import Path
 from hpctrain.logs import files, merge, read
 from hpctrain.logs.files import LogFile
 from hpctrain.logs.merge import Folded, Line
-from hpctrain.runs import layout, store
 from hpctrain.slurm.notations import array as arrays
 from hpctrain.slurm.notations import hostlist
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import stored
 
 _HEAD_BYTES = 1 << 16
-#: The job script's first line (templates/job.sh).
-_BEGINS = re.compile(
-    rb"^hpctrain: attempt ([0-9]+)\.[0-9.]+ of the run ([A-Za-z0-9][A-Za-z0-9._-]{0,119}) begins",
-    re.MULTILINE,
-)
 _PROCESSES = re.compile(rb"^export HPCTRAIN_WORLD_SIZE=([0-9]{1,7}) ", re.MULTILINE)
 
 
@@ -58,38 +52,20 @@ class LogSelection:
 
 def rank_files(run_dir: Path | None, job: str) -> tuple[LogFile, ...]:
     """Return the current per-rank logs of a job."""
-    run = store.read_run(run_dir.parent, run_dir.name) if run_dir is not None else None
-    if run_dir is None or run is None:
-        return ()
-    own = (each for each in run.attempts if each.job == job)
-    return tuple(file for each in own for file in files.of_attempt(run_dir, each.name, job=job))
-
-
-def run_of(output: Path) -> Path | None:
-    """Return the run that the first line of a job's log names, if it is next to the log, or in the
-    current directory.
-    """
-    match = _in_head(output, _BEGINS)
-    if match is None:
-        return None
-    places = [
-        parent / layout.RUNS / match[2].decode() for parent in (*output.parents[:3], Path.cwd())
-    ]
-    return next((place for place in places if place.is_dir()), None)
+    every = files.of_run(run_dir) if run_dir is not None else ()
+    return tuple(file for file in every if file.copy and file.job == job)
 
 
 def processes_of(run_dir: Path | None) -> int | None:
     """Return the number of processes in a run's job, according to its script."""
-    match = _in_head(run_dir / "script.sbatch", _PROCESSES) if run_dir is not None else None
-    return int(match[1]) if match else None
-
-
-def _in_head(path: Path, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
+    if run_dir is None:
+        return None
     try:
-        with stored.open_regular(path) as stream:
-            return pattern.search(stream.read(_HEAD_BYTES))
+        with stored.open_regular(run_dir / "script.sbatch") as stream:
+            match = _PROCESSES.search(stream.read(_HEAD_BYTES))
     except OSError:
         return None
+    return int(match[1]) if match else None
 
 
 #: Seconds for which a followed line is held back for equal ones.
@@ -271,10 +247,8 @@ class FollowedLogs:
 
     def _search(self) -> None:
         chosen = self._chosen
-        run_dir = chosen.run_dir or (run_of(chosen.files[0].path) if chosen.files else None)
-        if run_dir is not None and chosen.record is not None:
-            ranks = rank_files(run_dir, chosen.record.job_id)
-            self._chosen = replace(chosen, run_dir=run_dir, ranks=ranks)
+        if chosen.record is not None:
+            self._chosen = replace(chosen, ranks=rank_files(chosen.run_dir, chosen.record.job_id))
         for file in self._view.files(self._chosen, self._chosen.ranks):
             if file.path in self._growing or (self._growing and not read.exists(file.path)):
                 continue

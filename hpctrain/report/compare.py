@@ -121,8 +121,9 @@ def gather(
     for run in runs:
         if known := evaluation_of(runs_dir / run.id):
             values = {**{f"eval_{name}": value for name, value in known.items()}, **known}
-            step = pasts[run.id].last_step or 0
-            points[run.id].append(Point(at=0.0, step=step, event="evaluate", values=values))
+            points[run.id].append(
+                Point(at=0.0, step=pasts[run.id].last_step or 0, event="evaluate", values=values)
+            )
     chosen = _metric(points, metric or definition.get("metric"))
     higher = chosen is not None and any(word in chosen for word in _HIGHER)
     if definition and not metric:

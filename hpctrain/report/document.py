@@ -167,10 +167,14 @@ def of_run(facts: RunReport) -> Document:
     memory: list[Block] = [*memory_charts(past)]
     if known := [each for each in past.ranks if each.samples]:
         memory.append(_ranks(known))
-    saved = [
-        (one.path.name, _dash(one.step), "; ".join(one.wrong) or "complete") for one in facts.saved
-    ]
-    checkpoints = Table(head=("checkpoint", "step", "files"), rows=saved, numeric=(1,))
+    checkpoints = Table(
+        head=("checkpoint", "step", "files"),
+        rows=[
+            (one.path.name, _dash(one.step), "; ".join(one.wrong) or "complete")
+            for one in facts.saved
+        ],
+        numeric=(1,),
+    )
     values = {**facts.code, **facts.environment}
     environment = Table(
         rows=[
@@ -422,8 +426,9 @@ def _efficiency(counted: Efficiency) -> list[Block]:
             for part in counted.parts
         ]
         found.append(Paragraph("Where the time went", heading=True))
-        head = ("share", "time", "GPU hours", "spent on")
-        found.append(Table(head=head, rows=rows, numeric=(0, 1, 2)))
+        found.append(
+            Table(head=("share", "time", "GPU hours", "spent on"), rows=rows, numeric=(0, 1, 2))
+        )
     if counted.next:
         asks = [(ask.line, ask.asked or "-", ask.why) for ask in counted.next]
         found.append(Paragraph("Request next time", heading=True))
@@ -442,8 +447,9 @@ def efficiency_rows(counted: Efficiency) -> Rows:
         had = f"{gpus} GPU{'s' * (gpus != '1')} for {held}"
         rows.append(("GPU hours", f"{number(counted.gpu_hours, 3)} used: {had}{of}"))
         if counted.utilisation is not None:
-            work = f"{100 * counted.utilisation:.0f} % on average during training"
-            rows.append(("GPU utilization", work))
+            rows.append(
+                ("GPU utilization", f"{100 * counted.utilisation:.0f} % on average during training")
+            )
     if counted.held_s:
         of = ""
         if counted.asked_s:
@@ -473,7 +479,6 @@ def of_comparison(found: Comparison) -> Document:
         summary += f"; ordered by {found.metric}, {better} is better"
     rows = []
     for row in found.rows:
-        has_run = row.seconds or row.state in ("completed", "failed")
         rows.append(
             (
                 row.id,
@@ -481,7 +486,9 @@ def of_comparison(found: Comparison) -> Document:
                 number(row.metric, 5),
                 number(row.best, 5),
                 _dash(row.steps),
-                text.duration(row.seconds) if has_run else "-",
+                text.duration(row.seconds)
+                if (row.seconds or row.state in ("completed", "failed"))
+                else "-",
                 *(cell(row.values[key]) if key in row.values else "-" for key in found.keys),
             )
         )
@@ -684,13 +691,14 @@ def _coloured(
     found = []
     for index, (label, values) in enumerate(known.items()):
         stands_out = label == first and len(known) > 1
-        colour = 1 if label == first else (0, 2, 3, 4, 5, 6, 7)[index % 7]
         found.append(
             Series(
                 name=words if stands_out else label,
                 x=tuple(map(float, sorted(values))),
                 y=tuple(values[step] for step in sorted(values)),
-                colour=colour if label == first or len(known) <= _FEW_LINES else None,
+                colour=(1 if label == first else (0, 2, 3, 4, 5, 6, 7)[index % 7])
+                if label == first or len(known) <= _FEW_LINES
+                else None,
                 emphasis=stands_out,
             )
         )
@@ -708,5 +716,15 @@ def comparison_charts(found: Comparison) -> list[Chart]:
     more = f"; the best {CURVES}, {left} more are left out" if left > 0 else ""
     curves = {row.id: dict(row.curve) for row in having[:CURVES]}
     series = _coloured(curves, best, f"{best} (best)")
-    says = f"training loss of each run{more}"
-    return [Chart(id="curves", title="Loss curves", series=series, says=says)] if having else []
+    return (
+        [
+            Chart(
+                id="curves",
+                title="Loss curves",
+                series=series,
+                says=f"training loss of each run{more}",
+            )
+        ]
+        if having
+        else []
+    )

@@ -215,8 +215,9 @@ def of(
     jobs = {each.start.name if each.start else at: each for at, each in enumerate(held)}.values()
     limits = [(each.limit_s, each.gpus or 0) for each in jobs if each.limit_s is not None]
     is_limited = bool(limits) and len(limits) == len(jobs)
-    is_script = completed or config.get("script") is not None
-    parts = _parts(held, silent=is_script, running=now is not None)
+    parts = _parts(
+        held, silent=completed or config.get("script") is not None, running=now is not None
+    )
     wasted = [part for part in parts if part.id not in ("training", "since")]
     is_known = not any(part.id == SILENT for part in parts)
     has_gpus = bool(gpus) and all(each.gpus is not None for each in held)

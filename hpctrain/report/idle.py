@@ -65,8 +65,15 @@ def judge(
     if is_starving:
         what = f"the GPUs wait for their data {data_wait:.0%} of the time"
         cause = "likely: the data loader's workers cannot keep up"
-        fix = "a larger dataloader_num_workers, with as many cores: --cpus-per-gpu"
-        found = [*found, Idle("data-starved", what, cause, fix)]
+        found = [
+            *found,
+            Idle(
+                "data-starved",
+                what,
+                cause,
+                "a larger dataloader_num_workers, with as many cores: --cpus-per-gpu",
+            ),
+        ]
     return tuple(found)
 
 

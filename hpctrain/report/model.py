@@ -110,20 +110,18 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, points: int = 700)
     past = history.read(directory, most=points)
     past = replace(past, starts=efficiency.with_ends(past.starts, given.accounts))
     fit = predicted.read(directory)
-    running = given.state.word == "running"
-    counted = efficiency.of(
-        given.accounts,
-        past,
-        config=values,
-        completed=given.state.word == "completed",
-        now=given.now if running else None,
-    )
     return RunReport(
         run=run,
         directory=directory,
         given=given,
         history=past,
-        efficiency=counted,
+        efficiency=efficiency.of(
+            given.accounts,
+            past,
+            config=values,
+            completed=given.state.word == "completed",
+            now=given.now if (given.state.word == "running") else None,
+        ),
         fit=fit,
         config=config_rows(values, launched.origins),
         resolved=None if values is None else hidden_in("", values),
@@ -283,11 +281,10 @@ def to_json(facts: RunReport) -> dict[str, Any]:
 
 def _rank(each: RankMemory) -> dict[str, Any]:
     samples = [asdict(sample) for sample in each.samples]
-    peaks = {name: most(row[name] for row in samples) for name in _PEAKS} if samples else {}
     return {
         "rank": each.rank,
         "samples": each.count,
         "mean_utilisation_percent": each.mean_utilisation,
-        "peak": peaks,
+        "peak": ({name: most(row[name] for row in samples) for name in _PEAKS} if samples else {}),
         "last": samples[-1] if samples else None,
     }

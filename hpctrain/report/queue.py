@@ -174,8 +174,14 @@ def folded(rows: Sequence[QueueRow]) -> list[QueueRow]:
         tasks = array.compress([int(task) for _, _, task in ids])
         tags = {row.run.rpartition("_")[0] for row in group if row.run is not None}
         longest = max(group, key=lambda row: row.record.elapsed_s or 0)
-        run = tags.pop() if len(tags) == 1 else None
-        found.append(replace(longest, job_id=f"{ids[0][0]}_[{tasks}]", run=run, progress=None))
+        found.append(
+            replace(
+                longest,
+                job_id=f"{ids[0][0]}_[{tasks}]",
+                run=tags.pop() if len(tags) == 1 else None,
+                progress=None,
+            )
+        )
     return found
 
 

@@ -355,8 +355,9 @@ def _state_of(watched: WatchedRun, record: JobRecord | None, now: float) -> JobS
     """Return the state of the current job; without a scheduler record, that of the run's files."""
     if record is not None:
         place = QueuePlace(expected=queue.expected_start(record))
-        shown = replace(record, job_id=watched.job or record.job_id)
-        return queue.state_of(shown, watched.run, place=place, now=now)
+        return queue.state_of(
+            replace(record, job_id=watched.job or record.job_id), watched.run, place=place, now=now
+        )
     if watched.attempt is not None and watched.attempt.outcome in _OUTCOMES:
         return job_state.of_job(None, watched.attempt)
     words = f"unknown: the scheduler does not know job {watched.job} any more"
@@ -470,13 +471,17 @@ def _change(kind: str, text: str, **values: Any) -> dict[str, Any]:
 
 def _step_words(view: View, known: Progress) -> str:
     of = f" of {known.max_steps}" if known.max_steps else ""
-    parts = [
-        f"step {known.step}{of}" if known.step else "the training has started",
-        "" if known.loss is None else f"loss {number(known.loss)}",
-        "" if known.tokens_per_s is None else f"{known.tokens_per_s:.0f} tokens/s",
-        view.verdict,
-    ]
-    return ", ".join(filter(None, parts))
+    return ", ".join(
+        filter(
+            None,
+            [
+                f"step {known.step}{of}" if known.step else "the training has started",
+                "" if known.loss is None else f"loss {number(known.loss)}",
+                "" if known.tokens_per_s is None else f"{known.tokens_per_s:.0f} tokens/s",
+                view.verdict,
+            ],
+        )
+    )
 
 
 def _step_values(view: View, known: Progress) -> dict[str, Any]:

@@ -57,16 +57,11 @@ def test_a_requeue_that_is_the_scripts_last_word_counts() -> None:
 touch ready; while [ ! -e go ]; do sleep 0.05; done
 exec scontrol requeue $SLURM_JOB_ID"""
     job_id = submit(body)
-    wait_until(
-        lambda: (
-            Path("ready").exists()
-            and "batch" in json.loads((directory(job_id) / "state.json").read_text())
-        )
-    )
+    wait_until(lambda: Path("ready").exists())
     supervisor = psutil.Process(
         json.loads((directory(job_id) / "supervisor.json").read_text())["pid"]
     )
-    batch = psutil.Process(json.loads((directory(job_id) / "state.json").read_text())["batch"])
+    (batch,) = supervisor.children()
     supervisor.suspend()  # it looks only once the script has ended
     Path("go").touch()
     wait_until(lambda: batch.status() == psutil.STATUS_ZOMBIE)
@@ -123,28 +118,30 @@ def test_cancel_during_a_requeue_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processes(directory(job_id)) == []
 
 
-def test_srun_forwards_a_signal_to_the_tasks_and_not_to_their_children() -> None:
+def test_a_signal_reaches_the_tasks_and_not_their_children() -> None:
     body = f"""{LISTENS}
 srun bash -c 'bash listen.sh child & set -- task; . ./listen.sh; wait' &
 step=$!
 while [ ! -e child.ready ] || [ ! -e task.ready ]; do sleep 0.05; done
+scancel --signal=USR1 $SLURM_JOB_ID
+while ! grep -q 'task got USR1' logs/out_$SLURM_JOB_ID.log; do sleep 0.05; done
 kill -USR2 $step
 while ! grep -q 'task got USR2' logs/out_$SLURM_JOB_ID.log; do sleep 0.05; done
 touch stop
 while kill -0 $step 2>/dev/null; do wait $step; done"""
     job_id = submit(body)
     assert wait(job_id).state == "COMPLETED", output(job_id, "err")
-    assert output(job_id).splitlines() == ["task got USR2"]
+    assert output(job_id).splitlines() == ["task got USR1", "task got USR2"]
 
 
 def test_a_job_that_cancels_itself_and_what_scancel_does_not_know() -> None:
     job_id = submit(
-        "scancel --signal=USR1 $SLURM_JOB_ID 2>&1; echo $?; scancel 4711 2>&1; scancel"
+        "scancel --batch $SLURM_JOB_ID 2>&1; echo $?; scancel 4711 2>&1; scancel"
         " $SLURM_JOB_ID; sleep 300"
     )
     assert wait(job_id).state == "CANCELLED"
     assert output(job_id).splitlines() == [
-        f"scancel: error: the local scheduler knows scancel JOB, not: --signal=USR1 {job_id}",
+        f"scancel: error: the local scheduler knows scancel [--signal=NAME] JOB, not: --batch {job_id}",
         "1",
         "scancel: error: Kill job error on job id 4711: Invalid job id specified",
     ]
