@@ -7,9 +7,7 @@ Slurm validates the scripts (`sbatch --test-only`).
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from hpctrain.config.fields import BY_PATH
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.finding import Finding
 from hpctrain.jobs.request import Job, Request
-from hpctrain.jobs.scripts import Script, jobs_of, scripts_of
+from hpctrain.jobs.scripts import jobs_of, scripts_of
 from hpctrain.slurm.client import SlurmScheduler
 
 #: Seconds for each query of Slurm; a handful run concurrently.
@@ -58,12 +56,6 @@ class JobCheck:
         return tuple(finding for finding in self.findings if finding.level == "error")
 
 
-@dataclass(slots=True)
-class _CheckNotes:
-    checked: list[str]
-    not_checked: list[str]
-
-
 def check_job(
     asked: Request, *, slurm: bool = True, local: bool = False, test_only: bool = True
 ) -> JobCheck:
@@ -79,31 +71,63 @@ def check_job(
         UsageError: all config errors at once.
     """
     jobs = jobs_of(asked)
-    notes = _CheckNotes(["config", "files", "environment"], without_config(asked))
     job = jobs[0][1]
-    live = None if local else _live(slurm, notes)
-    cluster = None if local else _cluster(job, live, notes)
+    checked, skipped = ["config", "files", "environment"], without_config(asked)
+    live, cluster = None, None
+    if not local:
+        live = _live(slurm, skipped)
+        checked += [f"Slurm (cluster {live.cluster_name})"] if live is not None else []
+        cluster = profile_of(job, live.cluster_name if live is not None else None)
+        if cluster is None:
+            skipped.append(
+                "a cluster profile: none is named, and no profile knows this machine (--cluster NAME)"
+            )
+        else:
+            checked.append(f"profile {cluster.profile.name}")
+        cluster = cluster if live is None else merge(cluster, live)
+    options = [(BY_PATH[path].option, value) for path, value in asked.options.items()]
+    options += [("--sbatch", word) for word in asked.sbatch]
+    options += [("--config", asked.config)] if asked.config else []
     cases: list[Case] = []
-    for _, each in jobs:
-        around = gather.gather(each.spec, not_checked=notes.not_checked)
+    counts: dict[Finding, list[str]] = {}
+    for name, each in jobs:
+        around = gather.gather(each.spec, not_checked=skipped)
         if around.chdir is not None and not around.chdir.is_dir:
-            notes.not_checked.append(f"files in {each.spec.chdir}, which is not here")
-        case = Case(each.spec, cluster, live, around, each.origins, _typed(asked), asked.arguments)
-        verb = asked.verb if asked.verb.startswith("submit") else "render"
-        cases.append(replace(case, local=local, varied=each.varied, verb=verb))
-    found = _together([(name, check(case)) for (name, _), case in zip(jobs, cases, strict=True)])
-    ignore, estimate = job.config.check.ignore, None
-    ignored = [finding for finding in found if finding.id in ignore]
-    found = [finding for finding in found if finding.id not in ignore]
+            skipped.append(f"files in {each.spec.chdir}, which is not here")
+        case = Case(
+            each.spec,
+            cluster,
+            live,
+            around,
+            each.origins,
+            tuple(options),
+            asked.arguments,
+            local=local,
+            varied=each.varied,
+            verb=asked.verb if asked.verb.startswith("submit") else "render",
+        )
+        cases.append(case)
+        for finding in check(case):
+            counts.setdefault(finding, []).append(name)
+    # Those of all jobs once, others with the name of the first job that has them.
+    found = [
+        each if len(names) == len(jobs) else replace(each, what=f"{names[0]}: {each.what}")
+        for each, names in counts.items()
+    ]
+    ignored = [each for each in found if each.id in job.config.check.ignore]
+    found, estimate = [each for each in found if each not in ignored], None
     if live is not None and test_only:
-        found, estimate = _verdict(asked, found, cases[0], notes)
+        verdict, estimate = _verdict(asked, found, cases[0], skipped)
+        checked += ["sbatch --test-only"] if verdict is not None else []
+        found = verdict if verdict is not None else found
+    refused = [each for each in found if each.id in job.config.check.ignore]
     return JobCheck(
         job=job,
         cluster=cluster,
-        findings=tuple(finding for finding in found if finding.id not in ignore),
-        ignored=tuple(ignored) + tuple(finding for finding in found if finding.id in ignore),
-        checked=tuple(notes.checked),
-        not_checked=tuple(dict.fromkeys(notes.not_checked)),
+        findings=tuple(each for each in found if each not in refused),
+        ignored=(*ignored, *refused),
+        checked=tuple(checked),
+        not_checked=tuple(dict.fromkeys(skipped)),
         estimate=estimate,
         names=tuple(name for name, _ in jobs if name),
     )
@@ -119,37 +143,14 @@ def without_config(asked: Request) -> list[str]:
     ]
 
 
-def _together(of_each: Sequence[tuple[str, list[Finding]]]) -> list[Finding]:
-    """Merge the findings of several jobs: those of all jobs once, others with the name of the first
-    job that has them.
-    """
-    counts: dict[Finding, list[str]] = {}
-    for name, found in of_each:
-        for finding in found:
-            counts.setdefault(finding, []).append(name)
-    return [
-        (
-            finding
-            if len(names) == len(of_each)
-            else replace(finding, what=f"{names[0]}: {finding.what}")
-        )
-        for finding, names in counts.items()
-    ]
-
-
-def _live(slurm: bool, notes: _CheckNotes) -> LiveCluster | None:
-    if not slurm:
-        notes.not_checked.append("Slurm: --no-slurm")
-        return None
-    if shutil.which("sinfo") is None and shutil.which("scontrol") is None:
-        notes.not_checked.append("Slurm: sinfo and scontrol are not on PATH")
+def _live(slurm: bool, skipped: list[str]) -> LiveCluster | None:
+    if not slurm or not discover.is_available():
+        skipped.append(f"Slurm: {'sinfo is not on PATH' if slurm else '--no-slurm'}")
         return None
     live = discover.discover(timeout=DISCOVERY_TIMEOUT_S)
-    notes.not_checked += [f"Slurm: {sentence}" for sentence in live.silent]
-    if live.partitions is None and live.associations is None and live.qos is None:
-        return None
-    notes.checked.append(f"Slurm{f' (cluster {live.cluster_name})' if live.cluster_name else ''}")
-    return live
+    skipped += [f"Slurm: {sentence}" for sentence in live.silent]
+    answers = (live.partitions, live.associations, live.qos)
+    return live if any(each is not None for each in answers) else None
 
 
 def profile_of(job: Job, cluster_name: str | None = None) -> Cluster | None:
@@ -161,73 +162,35 @@ def profile_of(job: Job, cluster_name: str | None = None) -> Cluster | None:
     return load.load(names[0], os.environ) if len(names) == 1 else None
 
 
-def _cluster(job: Job, live: LiveCluster | None, notes: _CheckNotes) -> Cluster | None:
-    cluster = profile_of(job, live.cluster_name if live is not None else None)
-    if cluster is not None:
-        notes.checked.append(f"profile {cluster.profile.name}")
-    else:
-        notes.not_checked.append(
-            "a cluster profile: none is named, and no profile knows this machine (--cluster NAME)"
-        )
-    return cluster if live is None else merge(cluster, live)
-
-
-def _typed(asked: Request) -> tuple[tuple[str, str], ...]:
-    options = tuple((BY_PATH[path].option, value) for path, value in asked.options.items())
-    config = (("--config", asked.config),) if asked.config else ()
-    return (*options, *(("--sbatch", word) for word in asked.sbatch), *config)
-
-
-def _verdict(
-    asked: Request, found: list[Finding], case: Case, notes: _CheckNotes
-) -> tuple[list[Finding], str | None]:
-    """Return the findings, with Slurm's refusal added, and the estimated start if Slurm refuses
-    nothing; writes only temporary files.
-    """
-    if not SlurmScheduler.is_available():
-        notes.not_checked.append("sbatch --test-only: sbatch is not on PATH")
-        return found, None
-    try:
-        scripts = scripts_of(asked).scripts
-        accepted, said = _try(scripts[:MOST_TRIED])
-    except UsageError:
-        if not found:
-            raise
-        notes.not_checked.append(
-            "sbatch --test-only: the script cannot be rendered before these findings are fixed"
-        )
-        return found, None
-    except SchedulerError as error:
-        notes.not_checked.append(f"sbatch --test-only: {error.what}")
-        return found, None
-    if len(scripts) > MOST_TRIED:
-        left_out = len(scripts) - MOST_TRIED
-        notes.not_checked.append(f"sbatch --test-only: {left_out} of {len(scripts)} scripts")
-    notes.checked.append("sbatch --test-only")
-    if accepted:
-        return found, refusal.estimate(said[0])
-    return refusal.told(found, case, refusal.words(said)), None
-
-
 #: Limit on scripts of one sweep that Slurm validates.
 MOST_TRIED = 5
 
 
-def _try(scripts: tuple[Script, ...]) -> tuple[bool, tuple[str, ...]]:
-    """Return whether Slurm accepts the scripts, and its messages, or the lines of the first error.
-
-    Raises:
-        SchedulerError: Slurm does not answer.
+def _verdict(
+    asked: Request, found: list[Finding], case: Case, skipped: list[str]
+) -> tuple[list[Finding] | None, str | None]:
+    """Return the findings, with Slurm's refusal added (None: it was not asked), and the estimated
+    start if Slurm refuses nothing; writes only temporary files.
     """
     said: list[str] = []
-    for script in scripts:
-        with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory) / f"{script.spec.job_name}.sbatch"
-            path.write_text(script.text, encoding="utf-8", errors="surrogateescape")
-            try:
+    try:
+        scripts = scripts_of(asked).scripts
+        for script in scripts[:MOST_TRIED]:
+            with tempfile.TemporaryDirectory() as directory:
+                path = Path(directory) / f"{script.spec.job_name}.sbatch"
+                path.write_text(script.text, encoding="utf-8", errors="surrogateescape")
                 said.append(SlurmScheduler().test_only(path))
-            except SchedulerError:
-                raise
-            except HpctrainError as error:
-                return False, error.details
-    return True, tuple(said)
+    except UsageError:
+        if not found:
+            raise
+        skipped.append("sbatch --test-only: the script cannot be rendered before these are fixed")
+        return None, None
+    except SchedulerError as error:
+        skipped.append(f"sbatch --test-only: {error.what}")
+        return None, None
+    except HpctrainError as error:
+        return refusal.told(found, case, refusal.words(error.details)), None
+    if len(scripts) > MOST_TRIED:
+        left_out = len(scripts) - MOST_TRIED
+        skipped.append(f"sbatch --test-only: {left_out} of {len(scripts)} scripts")
+    return found, refusal.estimate(said[0])

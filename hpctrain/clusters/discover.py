@@ -21,7 +21,12 @@ from hpctrain.slurm.base import last_words
 from hpctrain.util import process, shell
 
 #: Short names for messages: these queries have a long format argument.
-_NAMES = {"nodes": "sinfo", "users": "sacctmgr show user", "qos": "sacctmgr show qos"}
+_NAMES = {
+    "nodes": "sinfo",
+    "partitions": "scontrol show partition",
+    "users": "sacctmgr show user",
+    "qos": "sacctmgr show qos",
+}
 
 
 def is_available() -> bool:

@@ -157,7 +157,7 @@ def jobs_of(run: Run, submissions: tuple[Submission, ...]) -> Iterator[str | Non
             pass
         elif arrays.contains(each.array, task := run.index - (each.offset or 0)):
             job = None if job is None else f"{job}_{task}"
-        elif each.offset is not None or task <= (arrays.highest(each.array) or 0):
+        elif each.offset is not None or task <= max(arrays.known(each.array), default=0):
             # else another array of a sweep too large for one array; its indices have an offset
             continue
         yield None if job is None else job_ids.of_record(job, each.cluster)

@@ -119,10 +119,8 @@ def test_a_slurm_that_does_not_answer_is_not_checked_against(project: Desk) -> N
     slurm(project, "exit 1")
     found = json.loads(project.run("check", "--json").out)
     said = [sentence for sentence in found["not_checked"] if sentence.startswith("Slurm")]
-    assert said == [
-        "Slurm: it does not answer (sinfo: slurm_load_ctl_conf error: Unable to contact slurm"
-        " controller)"
-    ]
+    assert len(said) == 1
+    assert "Unable to contact slurm controller" in said[0]
     assert not any(sentence.startswith("Slurm") for sentence in found["checked"])
 
 

@@ -133,25 +133,19 @@ def told(found: Sequence[Finding], case: Case, said: Sequence[str]) -> list[Find
     """
     message = f"sbatch --test-only: {' / '.join(said)}"
     reason, listing, ids = _meaning(said)
-    merged = list(found)
-    for level in LEVELS:
-        same = [each for each in found if each.level == level and ids and each.id.startswith(ids)]
-        if same:
-            evidence = f"{same[0].evidence}; {message}"
-            merged[merged.index(same[0])] = replace(same[0], level="error", evidence=evidence)
-            break
-    else:
-        fix = listing or f"follow this message, then: {case.command()}"
-        merged.append(
-            case.finding(
-                "slurm-refuses",
-                "error",
-                "Slurm refuses the job",
-                evidence=message,
-                reason=reason,
-                fix=fix,
-            )
-        )
+    same = [each for each in found if ids and each.id.startswith(ids)]
+    first = min(same, key=lambda each: LEVELS.index(each.level), default=None)
+    refused = case.finding(
+        "slurm-refuses",
+        "error",
+        "Slurm refuses the job",
+        evidence=message,
+        reason=reason,
+        fix=listing or f"follow this message, then: {case.command()}",
+    )
+    if first is not None:
+        refused = replace(first, level="error", evidence=f"{first.evidence}; {message}")
+    merged = [refused, *(each for each in found if each is not first)]
     return sorted(merged, key=lambda finding: LEVELS.index(finding.level))
 
 

@@ -23,21 +23,9 @@ from hpctrain.util.text import is_number
 
 #: The findings of `check` that apply to a script's text.
 IDS = (
-    "partition-unknown",
-    "partition-missing",
-    "account-missing",
-    "account-nodes",
-    "qos-missing",
-    "qos-not-allowed",
-    "directive-forbidden",
-    "directive-discouraged",
-    "directive-required",
-    "time-limit",
-    "nodes-limit",
-    "gpus-limit",
-    "gpu-dialect",
-    "gpus-per-node",
-    "memory-limit",
+    *("partition-unknown", "partition-missing", "account-missing", "account-nodes", "qos-missing"),
+    *("qos-not-allowed", "directive-forbidden", "directive-discouraged", "directive-required"),
+    *("time-limit", "nodes-limit", "gpus-limit", "gpu-dialect", "gpus-per-node", "memory-limit"),
 )
 _GPU_IDS = ("gpu-dialect", "gpus-per-node", "gpus-limit")
 _PATHS: dict[str, KeyPath] = {
@@ -52,8 +40,8 @@ _PATHS: dict[str, KeyPath] = {
     "gpus-per-node": ("resources", "gpus_per_node"),
     "gpus": ("resources", "gpus_per_node"),
 }
-#: Config paths that several directives can set.
-_SEVERAL = (("resources", "gpus_per_node"),)
+#: Directives with a number of GPUs, and whether it is of the whole job.
+_PER: dict[GpuDirective, bool] = {"gpus-per-node": False, "gpus": True}
 _GRES_GPU = re.compile(r"(?:^|,)gpu(?::(?P<type>[A-Za-z][^:,()]*))?(?::(?P<count>\d+))?(?=$|[,(])")
 
 
@@ -66,39 +54,22 @@ class _ScriptCase(Case):
     def command(
         self, *changes: tuple[str, str], verb: str | None = None, without: KeyPath = ()
     ) -> str:
-        """Return the command that repeats the check."""
+        """Return the directives to write, and the command that repeats the check."""
         del verb, without
-        wanted = "".join(
-            f"#SBATCH {_directive(option, value)}, then: " for option, value in changes
-        )
+        wanted = "".join(f"#SBATCH {name}={value}, then: " for name, value in changes)
         name = self.cluster.profile.name if self.cluster is not None else "NAME"
         return f"{wanted}hpctrain lint --cluster {name} {shell.quote(self.file)}"
 
     def fix(self, *changes: tuple[KeyPath, object]) -> str:
         """Return the directives to write."""
-        names = {
-            path: name
-            for name, path in _PATHS.items()
-            if name in (self.written or {}) or path not in _SEVERAL
-        }
-        return self.command(
-            *(
-                (f"--{names.get(path, path[-1].replace('_', '-'))}", str(value))
-                for path, value in changes
-            )
-        )
-
-
-def _directive(option: str, value: str) -> str:
-    if option == "--gpu-directive":  # an option of hpctrain, not a directive
-        return (
-            "without a GPU request"
-            if value == "none"
-            else f"--{value}={'gpu:N' if value == 'gres' else 'N'} as the only GPU request"
-        )
-    if option == "--gres" and is_number(value):
-        value = f"gpu:{value}"
-    return f"{option}={value}" if value else option
+        names = {path: name for name, path in _PATHS.items() if name not in ("gres", "gpus")}
+        words: list[tuple[str, str]] = []
+        for path, value in changes:
+            name, text = names.get(path, path[-1].replace("_", "-")), str(value)
+            if path == ("resources", "gpu_directive"):  # an option of hpctrain, not a directive
+                name, text = text, "gpu:N" if text == "gres" else "N"
+            words += [(f"--{name}", text)] if name != "none" else []
+        return self.command(*words)
 
 
 def check_script(text: str, file: str, cluster: Cluster) -> list[Finding]:
@@ -164,15 +135,10 @@ def _gpus(
     gres = _GRES_GPU.search(written.get("gres") or "")
     if gres is not None:
         return "gres", int(gres["count"] or 1), gres["type"]
-    names: tuple[GpuDirective, GpuDirective] = ("gpus-per-node", "gpus")
-    for name in names:
+    for name, parts in _PER.items():
         kind, _, count = (written.get(name) or "").rpartition(":")
         if is_number(count):
-            return (
-                name,
-                int(count) if name == "gpus-per-node" else -(-int(count) // nodes),
-                kind or None,
-            )
+            return name, -(-int(count) // (nodes if parts else 1)), kind or None
     return "none", None, None
 
 

@@ -61,10 +61,8 @@ def parse(text: str, *, max_index: int = MAX_INDEX) -> Array:
         if match is None:
             raise _invalid(text, f"{word!r} is neither an index nor a range")
         first, last, stride = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if last < first:
-            raise _invalid(text, f"the range {word} goes down")
-        if stride == 0:
-            raise _invalid(text, f"the range {word} has a step of 0")
+        if last < first or stride == 0:
+            raise _invalid(text, f"the range {word} goes down, or has a step of 0")
         if last > max_index:
             raise _invalid(text, f"{last} is past the largest index, {max_index}")
         step = step or int(match[3] or 0)
@@ -84,13 +82,8 @@ def contains(text: str, index: int) -> bool:
     """Whether the array `text` may have the task `index`; True if the text is invalid or truncated
     by squeue.
     """
-    return any(each is None or index in each for each in _ranges(text))
-
-
-def highest(text: str) -> int | None:
-    """Return the largest index of the array `text`; None if a part of it is invalid."""
-    ranges = _ranges(text)
-    return max(each[-1] for each in ranges if each) if all(ranges) else None
+    indices = known(text)
+    return not indices or index in indices
 
 
 def compress(indices: Iterable[int], *, limit: int | None = None) -> str:
@@ -118,10 +111,7 @@ def task_ids(job_id: str) -> list[str]:
     truncated.
     """
     number, _, tasks = job_id.partition("_")
-    try:
-        return [f"{number}_{index}" for index in parse(tasks.strip("[]")).indices] if tasks else []
-    except ValueError:
-        return []
+    return [f"{number}_{index}" for index in known(tasks)]
 
 
 def split(job_id: str) -> tuple[str, Array | None]:
@@ -135,17 +125,6 @@ def split(job_id: str) -> tuple[str, Array | None]:
     if not re.fullmatch(r"[0-9]{1,18}", number):
         raise ValueError(f"Invalid job id specified: {job_id!r}")
     return number, parse(tasks) if underscore else None
-
-
-def _ranges(text: str) -> list[range | None]:
-    words = text.strip().removeprefix("[").removesuffix("]").partition("%")[0]
-    items = [_ITEM.match(word.strip()) for word in words.split(",")]
-    return [
-        range(int(item[1]), int(item[2] or item[1]) + 1, max(1, int(item[3] or 1)))
-        if item
-        else None
-        for item in items
-    ]
 
 
 def _invalid(text: str, why: str) -> ValueError:

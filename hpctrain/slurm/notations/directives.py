@@ -141,7 +141,7 @@ def read_block(text: str) -> DirectiveBlock:
         number += text.count("\n", position, match.start())
         position = match.start()
         block.lines += 1
-        _LineReader(block, match[0].rstrip("\r"), position, number).read()
+        _LineReader(block, match[0].rstrip("\r"), position, number)
     return block
 
 
@@ -191,18 +191,15 @@ def _words(line: str, begin: int) -> tuple[list[_DirectiveWord], str]:
 
 class _LineReader:
     def __init__(self, block: DirectiveBlock, line: str, offset: int, number: int) -> None:
-        self.block, self.line, self.offset, self.number = block, line, offset, number
-        self.rest: list[_DirectiveWord] = []
-
-    def read(self) -> None:
-        words, unmatched = _words(self.line, len(MAGIC))
+        self.block, self.offset, self.number = block, offset, number
+        words, unmatched = _words(line, len(MAGIC))
         if unmatched:
-            self._flaw("directive-quote", 0, self.line, unmatched)
+            self._flaw("directive-quote", 0, line, unmatched)
             return
         if words and words[0].text in ("hetjob", "packjob"):
-            self.block.hetjobs.append(self.offset)
-            self.block.component_starts.append(len(self.block.options))
-            words = words[1:]
+            block.hetjobs.append(offset)
+            block.component_starts.append(len(block.options))
+            del words[0]
         self.rest = [word for word in words if word.text]
         while self.rest:
             word = self.rest.pop(0)
@@ -210,12 +207,33 @@ class _LineReader:
                 self._long(word)
             elif word.text.startswith("-") and len(word.text) > 1:
                 self._short(word)
-            elif word.text != "=" or not self.block.options:
+            elif word.text != "=" or not block.options:
                 self._flaw("not-an-option", word.start, word.text)
 
     def _flaw(self, kind: str, start: int, text: str, hint: str = "") -> None:
         flaw = DirectiveFlaw(kind, self.offset + start, self.number, text, hint)
         self.block.flaws.append(flaw)
+
+    def _value(self) -> str:
+        """Return the next word, if it can be a value."""
+        return self.rest.pop(0).text if self.rest else ""
+
+    def _long(self, word: _DirectiveWord) -> None:
+        written, equals, given = word.text[2:].partition("=")
+        name, value = long_name(written), given if equals else None
+        is_next = bool(self.rest) and not self.rest[0].text.startswith("-")
+        if name is None:
+            self._flaw("unknown-option", word.start, written)
+            value = self._value() if value is None and is_next else value
+        elif value is None and name in SBATCH_WITH_VALUE:
+            if not self.rest:
+                self._flaw("option-without-value", word.start, f"--{written}")
+                return
+            value = self._value()
+        if name is not None and value == "=":  # `--nodes = 2`
+            self._flaw("blank-around-equals", word.start, f"--{written}", self._value())
+            return
+        self._option(name or written, value, f"--{written}", word.start, known=name is not None)
 
     def _option(
         self, name: str, value: str | None, written: str, start: int, *, known: bool = True
@@ -223,48 +241,25 @@ class _LineReader:
         option = Directive(name, value, self.number, written, self.offset + start, known)
         self.block.every.append(option)
 
-    def _long(self, word: _DirectiveWord) -> None:
-        written, equals, given = word.text[2:].partition("=")
-        value = given if equals else None
-        name = long_name(written)
-        if name is None:
-            if value is None and self.rest and not self.rest[0].text.startswith("-"):
-                value = self.rest.pop(0).text
-            self._flaw("unknown-option", word.start, written)
-            self._option(written, value, f"--{written}", word.start, known=False)
-            return
-        if value is None and name in SBATCH_WITH_VALUE:
-            if not self.rest:
-                self._flaw("option-without-value", word.start, f"--{written}")
-                return
-            value = self.rest.pop(0).text
-        if value == "=":  # `--nodes = 2`
-            hint = self.rest.pop(0).text if self.rest else ""
-            self._flaw("blank-around-equals", word.start, f"--{written}", hint)
-            return
-        self._option(name, value, f"--{written}", word.start)
-
     def _short(self, word: _DirectiveWord) -> None:
         for at, letter in enumerate(word.text[1:], start=2):
-            name = SHORT_WITH_VALUE.get(letter)
-            if name is not None:
-                self._short_value(name, letter, word.text[at:], word.start)
-                return
-            if letter not in SHORT_FLAGS:
+            name, value = SHORT_WITH_VALUE.get(letter), word.text[at:]
+            if name is None and letter in SHORT_FLAGS:
+                self._option(SHORT_FLAGS[letter], None, f"-{letter}", word.start)
+                continue
+            if name is None:
                 self._flaw("unknown-letter", word.start, word.text[1:])
                 if self.rest and not self.rest[0].text.startswith("-"):
                     self.rest.pop(0)
-                return
-            self._option(SHORT_FLAGS[letter], None, f"-{letter}", word.start)
-
-    def _short_value(self, name: str, letter: str, value: str, start: int) -> None:
-        if not value and not self.rest:
-            self._flaw("option-without-value", start, f"-{letter}")
+            elif not value and not self.rest:
+                self._flaw("option-without-value", word.start, f"-{letter}")
+            else:
+                value = value or self._value()
+                if value.startswith("="):
+                    hint = f"-{letter} {value[1:]}"
+                    self._flaw("short-option-equals", word.start, f"-{letter}{value}", hint)
+                self._option(name, value, f"-{letter}", word.start)
             return
-        value = value or self.rest.pop(0).text
-        if value.startswith("="):
-            self._flaw("short-option-equals", start, f"-{letter}{value}", f"-{letter} {value[1:]}")
-        self._option(name, value, f"-{letter}", start)
 
 
 def long_name(written: str) -> str | None:

@@ -15,9 +15,7 @@ from hpctrain.slurm.notations.array import runs
 #: More hosts than any cluster has; Slurm's own limit is 64 k (MAX_RANGE in src/common/hostlist.c).
 MAX_HOSTS = 65536
 
-_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 _WORD = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
-_PART = re.compile(r"([^\[\],]*)\[([^\[\]]*)\]|([^\[\],]+)")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?\Z")
 _NUMBERED = re.compile(r"(.*?)([0-9]+)\Z", re.DOTALL)
 
@@ -33,13 +31,30 @@ def expand(hostlist: str) -> list[str]:
             hosts.
     """
     hosts: list[str] = []
-    for word in _split_words(hostlist):
-        pieces = _pieces(word, hostlist)
-        count = math.prod(map(len, pieces))
-        if len(hosts) + count > MAX_HOSTS:
+    if not re.fullmatch(rf"(?:{_WORD.pattern}|,)*", hostlist):
+        raise ValueError(f"unbalanced brackets in hostlist {hostlist!r}")
+    for word in filter(None, map(str.strip, _WORD.findall(hostlist))):
+        parts = re.split(r"[\[\]]", word)  # every second part is the content of brackets
+        pieces = [
+            [number for item in part.split(",") for number in _numbers(item, hostlist)]
+            if index % 2
+            else [part]
+            for index, part in enumerate(parts)
+        ]
+        if len(hosts) + math.prod(map(len, pieces)) > MAX_HOSTS:
             raise ValueError(f"hostlist {hostlist!r} names more than {MAX_HOSTS} hosts")
         hosts.extend("".join(combination) for combination in itertools.product(*pieces))
     return hosts
+
+
+def _numbers(item: str, hostlist: str) -> list[str]:
+    match = _RANGE.match(item.strip())
+    first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
+    if int(last) < int(first):
+        raise ValueError(f"{item!r} is not a number or a rising range in hostlist {hostlist!r}")
+    if int(last) - int(first) >= MAX_HOSTS:
+        raise ValueError(f"hostlist {hostlist!r} names more than {MAX_HOSTS} hosts")
+    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
 
 
 def compress(hosts: Iterable[str]) -> str:
@@ -47,45 +62,13 @@ def compress(hosts: Iterable[str]) -> str:
     parts: list[str] = []
     for (prefix, width), group in itertools.groupby(hosts, key=_prefix_and_width):
         names = list(group)
-        if width == 0:
+        if width == 0 or len(names) == 1:
             parts.extend(names)
             continue
-        numbers = [int(name[len(prefix) :]) for name in names]
-        ranges = [_format_range(first, last, width) for first, last in runs(numbers)]
-        single = len(names) == 1
-        parts.append(names[0] if single else f"{prefix}[{','.join(ranges)}]")
+        spans = runs(int(name[len(prefix) :]) for name in names)
+        texts = [[str(number).zfill(width) for number in dict.fromkeys(span)] for span in spans]
+        parts.append(f"{prefix}[{','.join(map('-'.join, texts))}]")
     return ",".join(parts)
-
-
-def _split_words(hostlist: str) -> list[str]:
-    if {"[", "]"} & set(_BRACKETS.sub("", hostlist)):
-        raise ValueError(f"unbalanced brackets in hostlist {hostlist!r}")
-    return [word.strip() for word in _WORD.findall(hostlist) if word.strip()]
-
-
-def _pieces(word: str, hostlist: str) -> list[list[str]]:
-    pieces: list[list[str]] = []
-    for prefix, ranges, plain in _PART.findall(word):
-        if plain:
-            pieces.append([plain])
-        else:
-            pieces.append([prefix])
-            pieces.append(
-                [number for item in ranges.split(",") for number in _expand_range(item, hostlist)]
-            )
-    return pieces
-
-
-def _expand_range(item: str, hostlist: str) -> list[str]:
-    match = _RANGE.match(item.strip())
-    if match is None:
-        raise ValueError(f"{item!r} is not a number or a range in hostlist {hostlist!r}")
-    first, last = match[1], match[2] or match[1]
-    if int(last) < int(first):
-        raise ValueError(f"descending range {item!r} in hostlist {hostlist!r}")
-    if int(last) - int(first) >= MAX_HOSTS:
-        raise ValueError(f"hostlist {hostlist!r} names more than {MAX_HOSTS} hosts")
-    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
 
 
 def _prefix_and_width(host: str) -> tuple[str, int]:
@@ -96,10 +79,4 @@ def _prefix_and_width(host: str) -> tuple[str, int]:
     match = _NUMBERED.match(host)
     if match is None:
         return host, 0
-    digits = match[2]
-    return match[1], len(digits) if digits.startswith("0") and len(digits) > 1 else 1
-
-
-def _format_range(first: int, last: int, width: int) -> str:
-    start, end = str(first).zfill(width), str(last).zfill(width)
-    return start if first == last else f"{start}-{end}"
+    return match[1], len(match[2]) if match[2].startswith("0") else 1

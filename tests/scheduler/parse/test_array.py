@@ -85,10 +85,7 @@ def test_what_a_job_id_names() -> None:
 
 
 @given(INDICES, st.integers(0, 2100))
-def test_membership_and_the_highest_index_need_no_list_of_tasks(
-    indices: set[int], index: int
-) -> None:
+def test_membership(indices: set[int], index: int) -> None:
     text = array.compress(indices, limit=3)
     assert array.contains(text, index) is (index in indices)
-    assert array.highest(text) == max(indices)
     assert len(array.parse(text)) == len(indices)
