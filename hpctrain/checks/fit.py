@@ -22,7 +22,7 @@ from hpctrain.errors import UsageError
 from hpctrain.fit import gpus, layouts, memory, training_options
 from hpctrain.fit.layout import Layout
 from hpctrain.fit.layouts import LayoutEstimate
-from hpctrain.jobs.request import Job, Request, job_from, layers_of, suggested
+from hpctrain.jobs.request import Job, Request, job_of, suggested
 from hpctrain.jobs.scripts import jobs_of
 from hpctrain.slurm.notations import units
 from hpctrain.util import files, shell, stored
@@ -166,7 +166,7 @@ def _job(request: Request, typed: GpuOptions) -> tuple[str, Job, list[str]]:
     """Return the job and notes; of several stages, the first with its name; of a sweep, the base
     job. Slurm is not queried.
     """
-    name, job, notes = "", job_from(request, layers_of(request)), []
+    name, job, notes = "", job_of(request), []
     if job.config.stages is not None:
         jobs = jobs_of(request)
         name, job = jobs[0]

@@ -88,7 +88,8 @@ def values(spec: JobSpec) -> list[tuple[str, str | None]]:
     """Return directive names and values (None for a flag) in order; custom options come last."""
     extra = dict(spec.sbatch)
     dialect = spec.gpu_directive if spec.gpus_per_node else "none"
-    per_node = _gpu_count(spec, spec.gpus_per_node)
+    kind = f"{spec.gpu_type}:" if spec.gpu_type else ""
+    per_node = f"{kind}{spec.gpus_per_node}"
     gres = [f"gpu:{per_node}"] if dialect == "gres" else []
     gres += filter(None, [extra.pop("gres", None)])
     logs, number = f"{log_pattern.escape(spec.chdir)}/logs", "%A_%a" if spec.array else "%j"
@@ -105,7 +106,7 @@ def values(spec: JobSpec) -> list[tuple[str, str | None]]:
         ("cpus-per-task", str(spec.cores_per_task)),
         ("gres", ",".join(gres) or None),
         ("gpus-per-node", per_node if dialect == "gpus-per-node" else None),
-        ("gpus", _gpu_count(spec, spec.processes) if dialect == "gpus" else None),
+        ("gpus", f"{kind}{spec.processes}" if dialect == "gpus" else None),
         ("mem", None if spec.mem_bytes is None else units.format_memory(spec.mem_bytes)),
         (
             "mem-per-cpu",
@@ -123,7 +124,3 @@ def values(spec: JobSpec) -> list[tuple[str, str | None]]:
         ("requeue" if spec.restart == "requeue" else "no-requeue", None)
     ]
     return [row for row in rows if row[1] is not None] + requeue + list(extra.items())
-
-
-def _gpu_count(spec: JobSpec, count: int) -> str:
-    return f"{spec.gpu_type}:{count}" if spec.gpu_type else str(count)

@@ -56,11 +56,6 @@ class ExplainedJob:
 
 
 def _of_words(words: Sequence[str], runs: Path) -> ExplainedJob:
-    """Return the run, job or files that `words` name; without words, the newest job that has ended.
-
-    Raises:
-        UsageError: they match nothing, or several things.
-    """
     if not words:
         return _newest(runs)
     paths = [word for word in words if job_logs.is_path(word, runs)]
@@ -344,7 +339,6 @@ def _file_fact(file: LogFile) -> FileFact:
 
 
 def _with_samples(case: JobContext, samples: Iterable[Sample]) -> JobContext:
-    """Add the samples, and the nodes and world size that they and the config give."""
     ordered = sorted(samples, key=lambda sample: sample.time_ms)
     resources = (case.config or {}).get("resources") or {}
     gpus, nodes = resources.get("gpus_per_node"), resources.get("nodes")
@@ -362,9 +356,6 @@ def _with_samples(case: JobContext, samples: Iterable[Sample]) -> JobContext:
 
 
 def _with_profile(case: JobContext) -> JobContext:
-    """Add the variables that the config sets, and what its cluster profile reports about the job's
-    partition.
-    """
     config, account, extra = case.config or {}, case.account, dict(case.extra)
     name = account.partition if account is not None else None
     name = name or (config.get("resources") or {}).get("partition")

@@ -94,8 +94,6 @@ def _code(project: Path, runs: Path) -> tuple[list[str], Version, list[SkippedPa
 #: Limit of git's output; longer output is an error.
 _MOST_CHARACTERS = 16_000_000
 _TIMEOUT_S = 60.0
-#: Characters of a diff that are kept: the snapshot has all files anyway.
-DIFF_LIMIT = 2_000_000
 #: Names are quoted, because their bytes need not be UTF-8. fsmonitor may start a program named in
 #: the project's configuration. `git diff` writes a refreshed index regardless of GIT_OPTIONAL_LOCKS
 #: (tested on 2.39).
@@ -113,6 +111,12 @@ _LOCAL = re.compile(
     r"|IMPLICIT_WORK_TREE|GRAFT_FILE|INDEX_FILE|NO_REPLACE_OBJECTS|REPLACE_REF_BASE|PREFIX"
     r"|SHALLOW_FILE|COMMON_DIR|NAMESPACE)\Z"
 )
+
+
+_HEAD = {
+    "branch": ("symbolic-ref", "--quiet", "--short"),
+    "commit": ("rev-parse", "--verify", "--quiet"),
+}
 
 
 def read_tree(project: Path, secret_patterns: Iterable[str]) -> tuple[tuple[str, ...], Version]:
@@ -184,33 +188,23 @@ def _unquoted(name: str) -> str:
 
 
 def _version(project: Path, untracked: tuple[str, ...], secret_patterns: Iterable[str]) -> Version:
-    try:
-        branch = _ask(project, "symbolic-ref", "--quiet", "--short", "HEAD").strip()
-    except _RefusedError:
-        branch = None
-    try:
-        commit = _ask(project, "rev-parse", "--verify", "--quiet", "HEAD").strip()
-    except _RefusedError:
-        return Version(branch=branch, untracked=untracked, notes=("no commit yet",))
+    known: dict[str, str | None] = {}
+    for name, words in _HEAD.items():
+        try:
+            known[name] = _ask(project, *words, "HEAD").strip()
+        except _RefusedError:
+            known[name] = None
+    if known["commit"] is None:
+        return Version(branch=known["branch"], untracked=untracked, notes=("no commit yet",))
     hidden = [
         f":(exclude,glob)**/{pattern}{below}"
         for pattern in secret_patterns
         for below in ("", "/**")
     ]
     options = ("--no-ext-diff", "--no-textconv", "--no-color", "--submodule=diff")
-    notes: tuple[str, ...] = ()
+    diff, notes = "", tuple[str, ...]()
     try:
         diff = _ask(project, "diff", "HEAD", *options, "--", ".", *hidden)
-    except (SchedulerError, _RefusedError) as error:
-        diff = ""
+    except (SchedulerError, _RefusedError) as error:  # the snapshot has all files anyway
         notes = (f"the diff is incomplete: {error}",)
-    if len(diff) > DIFF_LIMIT:
-        whole_lines = diff[: diff.rfind("\n", 0, DIFF_LIMIT) + 1]
-        diff = f"{whole_lines}[cut here: {len(diff) - len(whole_lines):,} more characters]\n"
-    return Version(
-        commit=commit,
-        branch=branch,
-        diff=secrets.redacted(diff) or None,
-        untracked=untracked,
-        notes=notes,
-    )
+    return Version(**known, diff=secrets.redacted(diff) or None, untracked=untracked, notes=notes)

@@ -8,6 +8,7 @@ before it.
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import sys
@@ -50,34 +51,6 @@ class PythonEnvironment:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteFacts:
-    """The facts known before the first question.
-
-    Attributes:
-        detected: names of the profiles that match this machine.
-        profile: the chosen profile as written; None without one.
-        cluster: the profile merged with Slurm's answers; None if there is neither.
-        live: Slurm's answers; all unknown without Slurm.
-        models: directories, relative to the current one; so are the datasets.
-        local_gpus: the number of local GPUs.
-    """
-
-    detected: tuple[str, ...] = ()
-    profile: Cluster | None = None
-    cluster: Cluster | None = None
-    live: LiveCluster = field(default_factory=LiveCluster)
-    models: tuple[str, ...] = ()
-    datasets: tuple[str, ...] = ()
-    environments: tuple[PythonEnvironment, ...] = ()
-    local_gpus: int = 0
-
-    @property
-    def has_slurm(self) -> bool:
-        """Whether Slurm answered."""
-        return self.live.partitions is not None
-
-
 def live_cluster() -> LiveCluster | None:
     """Return what Slurm reports about the cluster; None if Slurm is not on PATH.
 
@@ -91,47 +64,6 @@ def live_cluster() -> LiveCluster | None:
         details = live.silent[:1] or ("sinfo shows no partition",)
         raise SchedulerError("Slurm does not answer", details=details, fix="sinfo")
     return live
-
-
-def detected(live: LiveCluster | None, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the profiles that match this machine."""
-    name = live.cluster_name if live is not None else environment.get("SLURM_CLUSTER_NAME")
-    return tuple(load.detect(environment, cluster_name=name, hosts=(socket.gethostname(),)))
-
-
-def gather(
-    name: str | None,
-    live: LiveCluster | None,
-    known: tuple[str, ...],
-    environment: Mapping[str, str],
-) -> SiteFacts:
-    """Return the facts, with the profile `name` (None: without a profile).
-
-    Raises:
-        UsageError: there is no such profile, or it is invalid.
-    """
-    profile = load.load(name, environment) if name is not None else None
-    datasets = _folders("dataset_dict.json")
-    # datasets.save_to_disk writes a directory of splits, or a single dataset
-    datasets += [
-        each
-        for each in _folders("state.json")
-        if Path(each, "dataset_info.json").is_file() and str(Path(each).parent) not in datasets
-    ]
-    return SiteFacts(
-        detected=known,
-        profile=profile,
-        cluster=merge(profile, live) if live is not None else profile,
-        live=live or LiveCluster(),
-        models=tuple(
-            each for each in _folders("config.json") if [*Path(each).glob("*.safetensors")]
-        ),
-        datasets=tuple(datasets),
-        environments=tuple(_environments(environment)),
-        local_gpus=sum(
-            is_number(path.name.removeprefix("nvidia")) for path in Path("/dev").glob("nvidia*")
-        ),
-    )
 
 
 def _folders(name: str) -> list[str]:
@@ -227,13 +159,11 @@ def checked(value: str, question: ConfigQuestion) -> str:
         UsageError: the value is not allowed.
     """
     layers.resolve([_layer({question.path: value})], again="hpctrain init")
-    name, known = question.path[-1], set(question.choices)
-    if name in ("account", "qos"):  # Slurm ignores case here
-        known |= {value} & {value for each in known if each.lower() == value.lower()}
-    if known and value not in known and question.path not in FURTHER:
+    known = {each.lower() for each in question.choices}  # Slurm ignores the case of an account
+    if known and value.lower() not in known and question.path not in FURTHER:
         best = question.best or next(iter(question.choices))
         raise UsageError(
-            f"unknown {name} {value!r}",
+            f"unknown {question.path[-1]} {value!r}",
             details=tuple(f"  {line}" for line in question.lines),
             fix=f"hpctrain init {question.option} {shell.quote(best)}",
         )
@@ -242,13 +172,20 @@ def checked(value: str, question: ConfigQuestion) -> str:
 
 @dataclass(slots=True)
 class Proposal:
-    """All questions of one call, in order; each can use the answers before it.
+    """The facts known before the first question, and all questions of one call, in order; each can
+    use the answers before it.
 
     Attributes:
         given: the options, the HPCTRAIN_* variables and the user's own config, highest precedence
             first.
         prompt: asks the user (mode `ask`).
         further: --model and --dataset.
+        detected: names of the profiles that match this machine.
+        profile: the chosen profile as written; None without one.
+        cluster: the profile merged with Slurm's answers; None if there is neither.
+        live: Slurm's answers; all unknown without Slurm.
+        models: directories, relative to the current one; so are the datasets.
+        local_gpus: the number of local GPUs.
         missing: required questions without an answer.
         taken: the answers taken as the best choice, as text.
     """
@@ -257,10 +194,58 @@ class Proposal:
     given: Sequence[Layer]
     prompt: Callable[[ConfigQuestion], Answer]
     further: Mapping[KeyPath, str] = field(default_factory=dict)
-    found: SiteFacts = field(default_factory=SiteFacts)
+    detected: Sequence[str] = ()
+    profile: Cluster | None = None
+    cluster: Cluster | None = None
+    live: LiveCluster = field(default_factory=LiveCluster)
+    models: list[str] = field(default_factory=list)
+    datasets: list[str] = field(default_factory=list)
+    environments: list[PythonEnvironment] = field(default_factory=list)
+    local_gpus: int = 0
     known: dict[KeyPath, Answer] = field(default_factory=dict)
     missing: list[ConfigQuestion] = field(default_factory=list)
     taken: list[str] = field(default_factory=list)
+
+    def gather(self, live: LiveCluster | None) -> None:
+        """Find the facts, and ask for the cluster if several profiles match this machine.
+
+        Raises:
+            UsageError: there is no such profile, or it is invalid.
+        """
+        title = live.cluster_name if live is not None else os.environ.get("SLURM_CLUSTER_NAME")
+        self.detected = load.detect(os.environ, cluster_name=title, hosts=(socket.gethostname(),))
+        name = self.ask(
+            ("cluster",),
+            "Which cluster is this? Several profiles match.",
+            choices=dict.fromkeys(self.detected, ""),
+            best=next(iter(self.detected), None),
+            why="the profile matches this machine",
+            needed=len(self.detected) > 1,
+        )
+        if name is not None:
+            self.profile = load.load(name, os.environ)
+            # the profile's own name: Jean-Zay becomes jean_zay
+            why = self.known["cluster",].why
+            self.known["cluster",] = Answer(self.profile.profile.name, why)
+        self.cluster = merge(self.profile, live) if live is not None else self.profile
+        self.live = live or LiveCluster()
+        weights = (each for each in _folders("config.json") if [*Path(each).glob("*.safetensors")])
+        self.models, self.datasets = list(weights), _folders("dataset_dict.json")
+        # datasets.save_to_disk writes a directory of splits, or a single dataset
+        self.datasets += [
+            each
+            for each in _folders("state.json")
+            if Path(each, "dataset_info.json").is_file()
+            and str(Path(each).parent) not in self.datasets
+        ]
+        self.environments = list(_environments(os.environ))
+        names = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*"))
+        self.local_gpus = sum(map(is_number, names))
+
+    @property
+    def has_slurm(self) -> bool:
+        """Whether Slurm answered."""
+        return self.live.partitions is not None
 
     def value(self, *path: str) -> str | None:
         """Return the answer so far; of `resources`, the last part of the path is enough."""
@@ -314,27 +299,26 @@ class Proposal:
         limit = f"at most {units.format_time(most)}: {source}" if most else ""
         time = units.format_time(min(3600, most or 3600))
         self.ask(("resources", "time"), best=time, why=limit or "shorter jobs start sooner")
-        if self.found.profile is None and self.found.live.job_requeue is False:
+        if self.profile is None and self.live.job_requeue is False:
             self.known["restart", "mode"] = Answer("chain", "JobRequeue=0: scontrol show config")
-        environments = self.found.environments
-        likeliest = min(environments, key=lambda each: each.why != "active here", default=None)
+        likeliest = min(self.environments, key=lambda each: each.why != "active here", default=None)
         given = {kind: self._given(("environment", kind)) for kind in ("venv", "conda")}
         if any(given.values()):
             self.known |= {("environment", kind): each for kind, each in given.items() if each}
         elif likeliest is not None:
             self.known["environment", likeliest.kind] = Answer(likeliest.value, likeliest.why)
-        for path, known in zip(FURTHER, (self.found.models, self.found.datasets), strict=True):
+        for path, known in zip(FURTHER, (self.models, self.datasets), strict=True):
             best = next(iter(known), None)
             self.ask(path, choices=dict.fromkeys(known, ""), best=best, why="found here")
 
     # -- what Slurm and the profile say about the answers so far
 
     def _associations(self, account: str | None) -> list[Association]:
-        return [each for each in self.found.live.associations or () if each.account == account]
+        return [each for each in self.live.associations or () if each.account == account]
 
     def _live_partition(self) -> LivePartition:
         chosen = self.value("partition")
-        known = self.found.live.partition(chosen) if chosen is not None else None
+        known = self.live.partition(chosen) if chosen is not None else None
         return known or LivePartition(name="")
 
     def _nodes(self) -> LiveNodes | None:
@@ -344,9 +328,9 @@ class Proposal:
 
     def _by_constraint(self) -> bool:
         """Whether the site selects partitions by constraint (IDRIS, NERSC), and none was named."""
-        if self.found.profile is None or self._given(("resources", "partition")):
+        if self.profile is None or self._given(("resources", "partition")):
             return False
-        profile = self.found.profile.profile
+        profile = self.profile.profile
         by_constraint = any(shape.select.constraint for shape in profile.nodes.values())
         chosen = profile.partition_required or profile.defaults.partition is not None
         return by_constraint and not chosen
@@ -355,7 +339,7 @@ class Proposal:
         """Return the partitions that the account may use: those with GPUs, the best first; all that
         are up if Slurm reports no GPUs.
         """
-        account, live = self.value("account"), self.found.live
+        account, live = self.value("account"), self.live
         rows = self._associations(account)
         only = {each.partition for each in rows}
         known = gpu_partitions(live) or tuple(
@@ -370,7 +354,6 @@ class Proposal:
         )
 
     def _allowed_qos(self) -> tuple[tuple[str, ...], str | None]:
-        """Return the QOS that both the account and the partition allow, and the default one."""
         rows = self._associations(self.value("account"))
         for name in (self.value("partition"), None):
             rows = [each for each in rows if each.partition == name] or rows
@@ -380,10 +363,7 @@ class Proposal:
         return tuple(qos for qos in names if _takes(partition, qos)), default
 
     def _longest(self) -> tuple[int | None, str]:
-        """Return the longest time that the partition, the account and the QOS allow, in seconds,
-        and the limit's source.
-        """
-        name, cluster = self.value("partition"), self.found.cluster
+        name, cluster = self.value("partition"), self.cluster
         if cluster is None or (name is None and not self._by_constraint()):
             return None, ""
         qos = self.value("qos") or self._allowed_qos()[1]
@@ -401,10 +381,9 @@ class Proposal:
     # -- the questions
 
     def _account(self) -> None:
-        live, path = self.found.live, ("resources", "account")
+        live, path = self.live, ("resources", "account")
         if not live.accounts:
-            cluster = self.found.cluster
-            policy = cluster.profile.account if cluster is not None else None
+            policy = self.cluster.profile.account if self.cluster is not None else None
             command = (policy.list_command if policy is not None else None) or ACCOUNTS_COMMAND
             self.ask(
                 path,
@@ -434,7 +413,7 @@ class Proposal:
         """Ask for the partition; at sites that select nodes by constraint, take the constraint of
         nodes that the account can pay for.
         """
-        path, cluster, profile = ("resources", "partition"), self.found.cluster, self.found.profile
+        path, cluster, profile = ("resources", "partition"), self.cluster, self.profile
         constraint = self._given(("resources", "constraint"))
         if constraint is not None:
             self.known["resources", "constraint"] = constraint
@@ -448,7 +427,7 @@ class Proposal:
             return
         if cluster is None:
             return
-        if self.found.live.partitions:
+        if self.live.partitions:
             kind = layers.written(self.given, ("resources", "gpu_type"))
             known = self._usable()
             of_kind = [each for each in known if any(kind in dict(row.gpus) for row in each.nodes)]
@@ -474,7 +453,7 @@ class Proposal:
     def _qos(self) -> None:
         """Ask for a QOS, if the default would be refused or one is mandatory."""
         names, default = self._allowed_qos()
-        profile = self.found.cluster.profile if self.found.cluster is not None else None
+        profile = self.cluster.profile if self.cluster is not None else None
         refused = default is not None and not _takes(self._live_partition(), default)
         required = profile is not None and profile.qos_required
         if not names and required and profile is not None:
@@ -500,7 +479,7 @@ class Proposal:
             for kind, count in group.gpus:
                 counts[kind] = counts.get(kind, 0) + count * group.count
         kinds = sorted(filter(None, counts), key=lambda kind: (is_slice(kind), -counts[kind]))
-        if not kinds or (len(kinds) == 1 and (self.found.profile is not None or "" in counts)):
+        if not kinds or (len(kinds) == 1 and (self.profile is not None or "" in counts)):
             self.ask(("resources", "gpu_type"), why="not required")
             return
         why = "most of the whole GPUs" if len(kinds) > 1 else "the only type"
@@ -514,8 +493,8 @@ class Proposal:
         )
 
     def _gpus(self) -> None:
-        nodes, kind, cluster = self._nodes(), self.value("gpu_type"), self.found.cluster
-        count, source = self.found.local_gpus, "of this machine"
+        nodes, kind, cluster = self._nodes(), self.value("gpu_type"), self.cluster
+        count, source = self.local_gpus, "of this machine"
         if nodes is not None and nodes.gpu_count:
             count = dict(nodes.gpus)[kind] if kind else nodes.gpu_count
             source = f"sinfo -p {self.value('partition')}"
@@ -534,19 +513,19 @@ class Proposal:
 
     def text(self) -> str:
         """Return the complete config.yaml."""
-        found, live = self.found, self.found.live
-        on = f" for {live.cluster_name or 'this cluster'}" if found.has_slurm else ""
+        live = self.live
+        on = f" for {live.cluster_name or 'this cluster'}" if self.has_slurm else ""
         version = f" (Slurm {live.version[0]}.{live.version[1]:02})" if live.version else ""
-        note = "no profile for this site" if found.has_slurm else "cluster profile"
+        note = "no profile for this site" if self.has_slurm else "cluster profile"
         cluster = _line("# cluster: NAME", f"{note}; list: hpctrain clusters")
-        if found.profile is not None:
-            name = found.profile.profile.name
+        if self.profile is not None:
+            name = self.profile.profile.name
             cluster = _line(f"cluster: {name}", f"sources: hpctrain clusters show {name}")
         restart = self._answer("restart", "mode")
         parts = (
-            *_comment(f"Job config{on}{version}, created by `hpctrain init`."),
-            *_comment("Comments name the source of each value."),
-            *_comment("Options (hpctrain render --nodes 2) and HPCTRAIN_* variables override it."),
+            _clean(f"# Job config{on}{version}, created by `hpctrain init`."),
+            "# Comments name the source of each value.",
+            "# Options (hpctrain render --nodes 2) and HPCTRAIN_* variables override it.",
             *("", cluster, "", "job_name: sft"),
             _line("launcher: accelerate", "or torchrun, or srun: one task per GPU"),
             *("", "resources:", *self._resources(), ""),
@@ -579,7 +558,7 @@ class Proposal:
         return [_line(f"  {path[-1]}: {scalar(answer.value)}", answer.why)]
 
     def _resources(self) -> Iterator[str]:
-        found, partition = self.found, self.value("partition")
+        partition = self.value("partition")
         for name in ("nodes", "gpus_per_node", "time"):
             yield from self._answer("resources", name)
         live = self._live_partition()
@@ -590,14 +569,8 @@ class Proposal:
             why = self.known["resources", "partition"].why
             why = f"{_described(live)}; {why}" if live.name else why
             yield _line(f"  partition: {scalar(partition)}", why)
-            others = [
-                f"  partition: {each.name:<20} {_described(each)}"
-                for each in self._usable()
-                if each.name != partition
-            ]
-            yield from _comment(*["others:"] * bool(others), *others[:20], indent="  ")
         yield from self._answer("resources", "constraint")
-        command = found.cluster.profile.account.list_command if found.cluster is not None else None
+        command = self.cluster.profile.account.list_command if self.cluster is not None else None
         listed = f"account to charge; list: {command}" if command else "account to charge"
         yield from self._answer("resources", "account") or [
             _line("  # account: my_project", listed)
@@ -612,7 +585,7 @@ class Proposal:
         """Yield the lines that follow from the answers: as a comment if the profile supplies the
         value at every `render`, as a value if only Slurm does.
         """
-        cluster, profile = self.found.cluster, self.found.profile
+        cluster, profile = self.cluster, self.profile
         known = {path: each.value for path, each in self.known.items() if each.value is not None}
         merged = cluster_layer(cluster, [_layer(known)]) if cluster is not None else None
         by_profile = cluster_layer(profile, [_layer(known)]) if profile is not None else None
@@ -641,7 +614,7 @@ class Proposal:
                 yield _line(f"  {name}: {scalar(value)}", why)
 
     def _environment(self) -> Iterator[str]:
-        cluster = self.found.cluster
+        cluster = self.cluster
         modules = ", ".join(cluster.profile.modules.suggested) if cluster is not None else ""
         source = "loaded on the compute node, in this order"
         if modules and cluster is not None:
@@ -658,7 +631,6 @@ def _takes(partition: LivePartition, qos: str) -> bool:
 
 
 def _described(partition: LivePartition) -> str:
-    """Return a one-line summary of a partition: GPUs, limits."""
     kinds = sorted(
         {(kind or "GPU", count) for group in partition.nodes for kind, count in group.gpus},
         key=lambda pair: -pair[1],
@@ -706,7 +678,6 @@ def scalar(value: str) -> str:
 
 
 def _line(code: str, why: str) -> str:
-    """Return a line with its comment after it, in one column; a long comment continues below."""
     why = _clean(_SOURCE.sub(r"\1", why)).strip()
     start = f"{code:<31} # "
     return (
@@ -720,17 +691,6 @@ def _line(code: str, why: str) -> str:
         )
         or code
     )
-
-
-def _comment(*lines: str, indent: str = "") -> list[str]:
-    start = f"{indent}# "
-    return [
-        part
-        for line in lines
-        for part in textwrap.wrap(
-            _clean(line), _WIDTH, initial_indent=start, subsequent_indent=f"{start}      "
-        )
-    ]
 
 
 def _clean(words: str) -> str:

@@ -119,7 +119,7 @@ def parse_request(words: Sequence[str]) -> Request:
     """Parse the request in a script's header, as `words_of` writes it.
 
     Raises:
-        UsageError: an unknown option, or an option without a value.
+        UsageError: an unknown option.
     """
     own, arguments = list(words), tuple[str, ...]()
     if "--" in own:
@@ -133,9 +133,7 @@ def parse_request(words: Sequence[str]) -> Request:
         if name not in paths and name not in others:
             raise UsageError(f"{name} is not an option of hpctrain render", fix="hpctrain render")
         if not equals:
-            if not own:
-                raise UsageError(f"{name} needs a value", fix="hpctrain render --help")
-            value = own.pop(0)
+            value = own.pop(0) if own else ""
         if name in paths:
             options[paths[name]] = value
         else:
@@ -147,15 +145,6 @@ def parse_request(words: Sequence[str]) -> Request:
         to=next(reversed(others["--to"]), None),
         arguments=arguments,
     )
-
-
-def job_of(asked: Request) -> Job:
-    """Return the job of a request, with its config and the origins of the values.
-
-    Raises:
-        UsageError: all config errors at once.
-    """
-    return job_from(asked, layers_of(asked))
 
 
 def layers_of(asked: Request) -> list[Layer]:
@@ -173,14 +162,14 @@ def layers_of(asked: Request) -> list[Layer]:
     )
 
 
-def job_from(asked: Request, stacked: Sequence[Layer]) -> Job:
-    """Return the job of these layers, with the profile of the cluster that they name as the lowest
-    layer.
+def job_of(asked: Request, stacked: Sequence[Layer] | None = None) -> Job:
+    """Return the job of a request, or of these layers instead of its own, with the profile of the
+    cluster that they name as the lowest layer.
 
     Raises:
         UsageError: all config errors at once.
     """
-    found, cluster = list(stacked), None
+    found, cluster = list(layers_of(asked) if stacked is None else stacked), None
     name = layers.written(found, ("cluster",))
     if isinstance(name, str) and name.strip():
         cluster = load.load(name, os.environ)

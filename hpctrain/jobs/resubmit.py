@@ -33,7 +33,7 @@ from hpctrain.jobs import (
     suggest,
     targets,
 )
-from hpctrain.jobs.request import Request, job_from, layers_of, parse_request
+from hpctrain.jobs.request import Request, job_of, layers_of, parse_request
 from hpctrain.jobs.submit import Say, StoredScript, SubmittedJobs, Submitter, reopen, snapshot
 from hpctrain.runs import launch, layout, store
 from hpctrain.runs.job_state import State
@@ -119,11 +119,6 @@ def find(runs: Path, name: str, array: str | None) -> ResubmitPlan:
 
 
 def _states(runs: Path, known: Sequence[Run], name: str) -> dict[str, State]:
-    """Return the states of runs; wait a few seconds for a job that is just ending.
-
-    Raises:
-        SchedulerError: a scheduler does not answer, and a state is unknown because of it.
-    """
     for pause in (*_ENDING_S, None):
         found = schedulers.survey(runs, known, every_job=True)
         if pause is None or not any(_is_ending(state) for state in found.states.values()):
@@ -220,11 +215,6 @@ def _again(
 
 
 def _stored(whole: Launch, part: Part) -> Path:
-    """Return the path of the launch's copy of a script.
-
-    Raises:
-        UsageError: the script no longer exists, or was edited.
-    """
     path = whole.path / launch.SCRIPTS / part.script
     array = f" --array {part.array}" if whole.kind == "sweep" and not part.offset else ""
     reason = "its header is missing"
@@ -232,7 +222,7 @@ def _stored(whole: Launch, part: Part) -> Path:
         if header.read_header(batch_script.read(path)[0]) is not None:
             return path
     except (OSError, UsageError) as error:
-        reason = str(error)
+        reason = getattr(error, "strerror", None) or str(error)
     raise UsageError(
         f"the script of {whole.tag} cannot be used: {path}: {reason}",
         fix=f"hpctrain submit --run-id {whole.tag}{array}",
@@ -516,7 +506,6 @@ def _as_written(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unquoted(value: Any, *, nested: bool = False) -> Any:
-    """Return a value as YAML reads it without quotes."""
     if isinstance(value, dict):
         return {key: _unquoted(item, nested=True) for key, item in value.items()}
     if isinstance(value, list):
@@ -598,7 +587,7 @@ def _spec(
     options = {path: value for path, value in request.options.items() if path != ("array",)}
     request = replace(request, options=options)
     stacked = layers_of(request)
-    job = job_from(request, stacked)
+    job = job_of(request, stacked)
     plan = scripts.plan_sweep(request, job, stacked) if job.config.sweep is not None else None
     if plan is None or plan.table.name != whole.table:
         raise UsageError(

@@ -202,7 +202,7 @@ def write(made: Scripts, *, force: bool) -> list[str]:
                 configs[config] = installed.path(config.name).read_text(encoding="utf-8")
         write_tables(made.tables)
         for script in made.scripts:
-            wanted |= missing_library(script.text)
+            ensure_library(script.text)
         write_whole(wanted | configs)
     except OSError as error:
         for path in created:
@@ -255,9 +255,6 @@ def write_file(path: Path, text: str, *, fix: str) -> None:
 
 
 def _refuse_to_lose(path: Path, *, force: bool) -> None:
-    """Refuse to overwrite a directory, an edited file or one that hpctrain did not write; with
-    `force`, only a directory.
-    """
     if path.is_dir():
         raise UsageError(f"{path} is a directory", hint="name another file with --to")
     if force or not path.exists():
@@ -315,19 +312,7 @@ def library_path(script: str) -> Path | None:
 
 
 def ensure_library(script: str, copies: Iterable[Path] = ()) -> None:
-    """Write the library that a script sources, as `missing_library` returns it.
-
-    Raises:
-        UsageError: as `missing_library`.
-        OSError: the library cannot be written, or the project's own functions cannot be read.
-    """
-    for path, text in missing_library(script, copies).items():
-        files.write_text(path, text)
-
-
-def missing_library(script: str, copies: Iterable[Path] = ()) -> dict[Path, str]:
-    """Return the path and text of the library that a script sources, if it is missing and the
-    project exists here; create its directory.
+    """Write the library that a script sources, if it is missing and the project exists here.
 
     Args:
         script: the text of the script.
@@ -336,14 +321,12 @@ def missing_library(script: str, copies: Iterable[Path] = ()) -> dict[Path, str]
     Raises:
         UsageError: the library was edited, or it is missing and belongs to another hpctrain
             version.
-        OSError: its directory cannot be created, or the project's own functions cannot be read.
+        OSError: the library cannot be written, or the project's own functions cannot be read.
     """
     path = library_path(script)
-    if path is None or not path.parent.parent.is_dir():
-        return {}
+    if path is None or not path.parent.parent.is_dir() or _is_whole(path):
+        return
     if path.exists():
-        if _is_whole(path):
-            return {}
         raise UsageError(
             f"{path} was edited, and queued jobs rely on what hpctrain wrote",
             fix=f"mv {shell.quote(path)} {shell.quote(path)}.edited",
@@ -359,11 +342,10 @@ def missing_library(script: str, copies: Iterable[Path] = ()) -> dict[Path, str]
             )
         text = stored.read_text(kept)
     path.parent.mkdir(exist_ok=True)
-    return {path: text}
+    files.write_text(path, text)
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the content of the file matches the digest in its name."""
     try:
         return path.stem.endswith(short_digest(stored.read_text(path)))
     except (OSError, UnicodeDecodeError):

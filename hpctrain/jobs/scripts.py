@@ -19,7 +19,7 @@ from hpctrain.config.spec import JobSpec
 from hpctrain.config.study import STUDIES, definition
 from hpctrain.errors import SchedulerError, UsageError
 from hpctrain.jobs import header
-from hpctrain.jobs.request import Job, Request, job_from, layers_of, suggested, words_of
+from hpctrain.jobs.request import Job, Request, job_of, layers_of, suggested, words_of
 from hpctrain.runs import layout
 from hpctrain.runs.launch import Part
 from hpctrain.slurm import batch_script
@@ -134,7 +134,7 @@ def jobs_of(asked: Request) -> list[tuple[str, Job]]:
         UsageError: all config errors at once, or an invalid sweep or invalid stages.
     """
     stacked = layers_of(asked)
-    job = job_from(asked, stacked)
+    job = job_of(asked, stacked)
     if job.config.stages is not None:
         return [(f"stage {stage.name}", each) for stage, each in _stage_jobs(asked, stacked)]
     if job.config.sweep is None:
@@ -159,7 +159,7 @@ def scripts_of(asked: Request, *, alone: bool = False) -> Scripts:
         UsageError: all config errors at once, or a template is missing.
     """
     stacked = layers_of(asked)
-    job = job_from(asked, stacked)
+    job = job_of(asked, stacked)
     name, config = job.spec.job_name, job.config
     if asked.to is not None and not asked.to.strip():
         raise UsageError(
@@ -226,7 +226,7 @@ def _stage_jobs(asked: Request, stacked: Sequence[Layer]) -> list[tuple[Stage, J
     planned = stages.read(stacked, again=asked.again)
     found = []
     for stage in planned:
-        job = job_from(asked, [stages.layer(stage, stacked), *stacked])
+        job = job_of(asked, [stages.layer(stage, stacked), *stacked])
         found.append((stage, replace(job, spec=to_spec.of_stage(job.spec, stage, planned))))
     return found
 
@@ -416,7 +416,7 @@ def plan_sweep(asked: Request, whole: Job, stacked: Sequence[Layer]) -> SweepPla
     size, source = _max_array_size(whole.cluster)
     scripts = []
     for group in sweeps.groups(sweep, chosen):
-        job = job_from(asked, [_over(group, title), *stacked]) if group.overrides else whole
+        job = job_of(asked, [_over(group, title), *stacked]) if group.overrides else whole
         arrays = sweeps.arrays(group.indices, size, throttle)
         scripts.append(SweepScript(group, job, tuple(arrays)))
     table = sweeps.table(sweep, points, training=whole.config.training, home=str(Path.home()))
@@ -424,7 +424,6 @@ def plan_sweep(asked: Request, whole: Job, stacked: Sequence[Layer]) -> SweepPla
 
 
 def _over(group: Group, title: str) -> Layer:
-    """Return the values that a group's points set, as the layer of highest precedence."""
     data: dict[str, Any] = {}
     for key, value in group.overrides:
         layers.put(data, tuple(key.split(".")), value)
@@ -435,7 +434,6 @@ def _over(group: Group, title: str) -> Layer:
 
 
 def _max_array_size(cluster: Cluster | None) -> tuple[int, str]:
-    """Return MaxArraySize and its source: Slurm, else the profile, else Slurm's default."""
     from hpctrain.clusters import discover
     from hpctrain.clusters.live import parse_config
 

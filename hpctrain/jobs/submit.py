@@ -235,7 +235,12 @@ def _record(wanted: Scripts, runs: Path, tag: str, options: SubmitOptions) -> li
         part, config = one.entry, None
         if one.job is not None and one.part is None and not one.spec.array:
             # array tasks create their own directories
-            _make_run(runs, tag, wanted.name, part.stage)
+            run = layout.run_id(tag, stage=part.stage)
+            path = runs / run / "run.json"
+            path.parent.mkdir(exist_ok=True)
+            who = {"run_id": run, "tag": tag, "name": wanted.name, "created": int(time.time())}
+            if not path.exists():
+                files.write_json(path, {"schema": 1, **who, "index": None, "stage": part.stage})
         script_files.ensure_library(one.text)
         functions = script_files.library_path(one.text)
         if functions is not None and functions.is_file():
@@ -252,23 +257,6 @@ def _record(wanted: Scripts, runs: Path, tag: str, options: SubmitOptions) -> li
         path = launch.launch_dir(runs, tag) / launch.SCRIPTS / script
         found.append(StoredScript(path, replace(part, array=None), shown=one.path))
     return found
-
-
-def _make_run(runs: Path, tag: str, name: str, stage: str | None) -> None:
-    run = layout.run_id(tag, stage=stage)
-    directory = runs / run
-    if directory.is_symlink():
-        raise UsageError(
-            f"{directory} is a link, and a run is a directory of its own",
-            fix=f"ls -l {shell.quote(directory)}",
-            hint="or use another --run-id",
-        )
-    directory.mkdir(exist_ok=True)
-    if not (directory / "run.json").exists():
-        who = {"run_id": run, "tag": tag, "name": name, "created": int(time.time())}
-        files.write_json(
-            directory / "run.json", {"schema": 1, **who, "index": None, "stage": stage}
-        )
 
 
 def snapshot(runs: Path, tag: str, say: Say) -> None:

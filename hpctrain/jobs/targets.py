@@ -441,7 +441,9 @@ def _select_jobs(
         ids = [] if found else (_tasks(job) if job else []) or job_ids_of(word, runs_dir)
         found = found or [record for id_ in ids for record in _matching(id_, known)]
         # Neither squeue nor the last day of accounting lists it: query older jobs by id.
-        older = [id_ for id_ in (ids if job else ids[-1:]) if _name(id_) in available]
+        older = [
+            id_ for id_ in (ids if job else ids[-1:]) if schedulers.owner(id_).name in available
+        ]
         if older and not found:  # all are tasks of one job: one query
             owner = schedulers.owner(older[0])
             # A job submitted manually a moment ago is not in the cache.
@@ -453,10 +455,6 @@ def _select_jobs(
     return list(chosen.values())
 
 
-def _name(job: str) -> str:
-    return schedulers.owner(job).name
-
-
 def _unknown_jobs(words: Sequence[str], runs_dir: Path) -> HpctrainError:
     named = ", ".join(repr(word) for word in words)
     silent = schedulers.accounting_trouble()
@@ -464,7 +462,7 @@ def _unknown_jobs(words: Sequence[str], runs_dir: Path) -> HpctrainError:
         for job in job_ids_of(word, runs_dir) or [word]:
             if job_ids.split(job)[1] is not None:
                 return schedulers.refusal([job])
-            if silent is not None and JobId.parse(job) and _name(job) == "slurm":
+            if silent is not None and JobId.parse(job) and schedulers.owner(job).name == "slurm":
                 # Only accounting can confirm that a job never existed.
                 return SchedulerError(
                     f"whether there is a job {named} is not known",
@@ -553,7 +551,9 @@ def run_dirs(known: Iterable[JobRecord]) -> dict[str, Path]:
     """
     records, here = list(known), Path(layout.RUNS).absolute()
     numbers = {record.job_id.partition("_")[0]: record for record in records}
-    comments = {number: each.comment for number, each in numbers.items() if _is_slurms(each)}
+    comments = {
+        number: each.comment for number, each in numbers.items() if each.scheduler == "slurm"
+    }
     launched = {
         number: launch.of_submission(sent.record)
         for number, sent in ledger.of_jobs(comments).items()
@@ -574,10 +574,6 @@ def run_dirs(known: Iterable[JobRecord]) -> dict[str, Path]:
     for run in _listing(here).runs if rest and here.is_dir() else ():
         found.update({job: here / run.id for job in run.job_ids if job in rest})
     return found
-
-
-def _is_slurms(record: JobRecord) -> bool:
-    return record.scheduler == "slurm"
 
 
 def _of_launch(runs: Path, tag: str, job: str) -> Path | None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hpctrain.clusters.live import LiveCluster, LiveNodes, LivePartition
 from hpctrain.clusters.merge import merge
 from hpctrain.jobs import proposal
-from hpctrain.jobs.proposal import Answer, ConfigQuestion, Proposal, SiteFacts
+from hpctrain.jobs.proposal import Answer, ConfigQuestion, Proposal
 from hpctrain.util import yaml12
 
 
@@ -29,7 +29,7 @@ def _nobody(question: ConfigQuestion) -> Answer:
 
 
 def test_the_gpus_of_this_machine_count() -> None:
-    answers = Proposal("strict", [], _nobody, found=SiteFacts(local_gpus=3))
+    answers = Proposal("strict", [], _nobody, local_gpus=3)
     answers.answer_all()
     assert answers.known["resources", "gpus_per_node"].value == "3"
     assert answers.missing == []
@@ -38,8 +38,7 @@ def test_the_gpus_of_this_machine_count() -> None:
 def test_slices_of_gpus_are_offered_last() -> None:
     slices = LiveNodes(count=9, gpus=(("a100_1g.5gb", 7), ("a100", 1)))
     live = LiveCluster(partitions=(LivePartition(name="mig", up=True, nodes=(slices,)),))
-    found = SiteFacts(live=live, cluster=merge(None, live))
-    answers = Proposal("best", [], _nobody, found=found)
+    answers = Proposal("best", [], _nobody, live=live, cluster=merge(None, live))
     answers.answer_all()
     assert answers.value("resources", "gpu_type") == "a100"
     assert answers.value("resources", "gpus_per_node") == "1"

@@ -7,7 +7,6 @@ import pytest
 from hpctrain.clusters import discover
 from hpctrain.clusters import live as live_cluster
 from hpctrain.clusters.merge import merge
-from hpctrain.jobs import proposal
 from hpctrain.util import process
 
 
@@ -42,7 +41,6 @@ def test_control_characters_of_slurm_reach_nobody() -> None:
     assert "\\x" not in repr(live)
     cluster = merge(None, live)
     assert "\\x" not in repr(cluster.profile)
-    proposal.gather(None, live, (), {})
 
 
 def test_one_long_word_is_read_in_one_go() -> None:

@@ -38,16 +38,15 @@ def run(parameters: dict[str, Any], *, yes: bool, slurm: bool, force: bool, as_j
     }
     answers = Proposal(mode, _given(parameters), _prompt, further)
     _find(answers, slurm=slurm)
-    found = answers.found
     answers.answer_all()
     if as_json:
         print_json(
-            cluster=found.profile.profile.name if found.profile is not None else None,
-            detected=list(found.detected),
-            slurm=asdict(found.live) if found.has_slurm else None,
-            models=list(found.models),
-            datasets=list(found.datasets),
-            environments=[asdict(each) for each in found.environments],
+            cluster=answers.profile.profile.name if answers.profile is not None else None,
+            detected=list(answers.detected),
+            slurm=asdict(answers.live) if answers.has_slurm else None,
+            models=answers.models,
+            datasets=answers.datasets,
+            environments=[asdict(each) for each in answers.environments],
             answers={
                 ".".join(path): {"value": each.value, "from": each.why}
                 for path, each in answers.known.items()
@@ -58,10 +57,10 @@ def run(parameters: dict[str, Any], *, yes: bool, slurm: bool, force: bool, as_j
     if answers.missing:
         raise _unanswered(answers, parameters)
     script_files.write_file(CONFIG, answers.text(), fix="df -h . && ls -ld .")
-    if found.profile is not None:
-        say(f"cluster {found.profile.profile.name}: {found.profile.profile.title}")
-    elif found.has_slurm:
-        say(f"cluster {found.live.cluster_name or '-'}: no profile, only Slurm's information")
+    if answers.profile is not None:
+        say(f"cluster {answers.profile.profile.name}: {answers.profile.profile.title}")
+    elif answers.has_slurm:
+        say(f"cluster {answers.live.cluster_name or '-'}: no profile, only Slurm's information")
     else:
         say("no cluster and no Slurm: a config for this machine;")
         say("for a cluster: hpctrain init --cluster NAME")
@@ -112,16 +111,8 @@ def _find(answers: Proposal, *, slurm: bool) -> None:
         live = proposal.live_cluster() if slurm else None
     except SchedulerError as error:
         silent = error
-    known = proposal.detected(live, os.environ)
-    name = answers.ask(
-        ("cluster",),
-        "Which cluster is this? Several profiles match.",
-        choices=dict.fromkeys(known, ""),
-        best=next(iter(known), None),
-        why="the profile matches this machine",
-        needed=len(known) > 1,
-    )
-    if silent is not None and name is None:
+    answers.gather(live)
+    if silent is not None and answers.profile is None:
         raise SchedulerError(
             silent.what,
             details=tuple(line for each in silent.details for line in wrap(each, hanging="  ")),
@@ -135,11 +126,6 @@ def _find(answers: Proposal, *, slurm: bool) -> None:
         unanswered = [f"note: Slurm: {'; '.join(silent.details)}; only the profile is used"]
     for sentence in unanswered:
         say("\n".join(wrap(sentence, hanging="  ")))
-    answers.found = proposal.gather(name, live, known, os.environ)
-    if answers.found.profile is not None:
-        profile = answers.found.profile.profile
-        # The profile's own name: Jean-Zay becomes jean_zay.
-        answers.known["cluster",] = Answer(profile.name, answers.known["cluster",].why)
 
 
 def _prompt(question: ConfigQuestion) -> Answer:
