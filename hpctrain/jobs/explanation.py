@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from hpctrain.logs.files import LogFile
 from hpctrain.memory.sample import MARK, Sample, parse_line
 from hpctrain.runs import history, layout, predicted, progress, store
 from hpctrain.runs.store import Run
+from hpctrain.slurm.job_ids import JobId
 from hpctrain.slurm.notations import states
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import files, stored
@@ -102,35 +102,18 @@ def _of_run(run_dir: Path, job: str | None = None) -> ExplainedJob | None:
 def _of_word(word: str, runs: Path) -> ExplainedJob:
     if (meant := _of_run(runs / word)) is not None:
         return meant
-    records: list[JobRecord] = []
-    silent: SchedulerError | None = None
     try:
-        records, silent = targets.jobs([word], runs)
-    except SchedulerError as error:
-        silent = error
-    except UsageError:
-        pass
-    if records:
-        return _of_tasks(word, records)
-    job = word if store.JOB_ID.match(word) else None
-    # Local files may still describe a job that no scheduler lists any more.
-    with contextlib.suppress(HpctrainError):
-        run = targets.resolve([word], runs)[0].run
-        if run is not None and (meant := _of_run(runs / run.id, job)) is not None:
-            return meant
-    if job is not None and (named := _named(job)):
-        return _of_paths([file.path for file in named])
-    if silent is None:
-        raise UsageError(
-            f"there is no run, job or file {word!r}",
-            fix="hpctrain ps",
-            hint="or name a run (hpctrain runs list shows them), or a file",
-        )
-    raise UsageError(
-        f"there is no run or file {word!r}, and Slurm does not say whether there is such a job",
-        details=(silent.what,),
-        hint="name the log: hpctrain explain logs/FILE",
-    )
+        return _of_tasks(word, targets.jobs([word], runs)[0])
+    except (SchedulerError, UsageError):
+        # Local files may still describe a job that no scheduler lists any more.
+        job = word if store.JOB_ID.match(word) else None
+        with contextlib.suppress(HpctrainError):
+            for run in targets.runs_of(word, targets.existing_runs(runs)):
+                if (meant := _of_run(runs / run.id, job)) is not None:
+                    return meant
+        if job is not None and (named := log_files.named_after(job, Path.cwd())):
+            return _of_paths([file.path for file in named])
+        raise
 
 
 def _of_tasks(word: str, records: Sequence[JobRecord]) -> ExplainedJob:
@@ -143,16 +126,6 @@ def _of_tasks(word: str, records: Sequence[JobRecord]) -> ExplainedJob:
     return replace(meant, notes=(*meant.notes, note)) if failed else meant
 
 
-def _named(job: str) -> tuple[LogFile, ...]:
-    """Return the logs here that are named after a job; else those with its id anywhere in their
-    names: `job123.out`, or `slurm-123_4.out` of an array.
-    """
-    own = re.compile(rf"(?<![0-9]){job}(?![0-9]).*\.(out|err|log)\Z")
-    here = (*Path("logs").glob(f"*{job}*"), *Path().glob(f"*{job}*"))
-    loose = sorted(path for path in here if own.search(path.name) and path.is_file())
-    return log_files.named_after(job, Path.cwd()) or log_files.of_paths(loose)
-
-
 def _of_record(record: JobRecord) -> ExplainedJob:
     job, missing = record.job_id, None
     run_dir = targets.run_dirs([record]).get(job)
@@ -163,7 +136,7 @@ def _of_record(record: JobRecord) -> ExplainedJob:
     if not any(file.path.exists() for file in found):
         # slurmctld forgets a job minutes after its end, and accounting does not record the log path
         # before 24.05.
-        named = _named(job)
+        named = log_files.named_after(job, Path.cwd())
         if logs is not None and not named and not logs.output.parent.exists():
             missing = logs.output.parent
         found = named or found
@@ -186,12 +159,10 @@ def _newest(runs: Path) -> ExplainedJob:
         known = [run for run in store.list_runs(runs).runs if run.attempts]
     ours = {job for run in known for job in run.job_ids}
     jobs = [record for record in jobs if record.job_id in ours] or jobs
-    ended = [record for record in jobs if record.is_final]
+    jobs = [record for record in jobs if record.is_final] or jobs
     if jobs:
-        newest = targets.newest(ended or jobs)
-        number = newest.job_id.partition("_")[0]
-        tasks = [record for record in ended if record.job_id.startswith(f"{number}_")]
-        return _of_tasks(number, tasks or [newest])
+        number = targets.newest(jobs).job_id.partition("_")[0]
+        return _of_tasks(number, [each for each in jobs if JobId(number).covers(each.job_id)])
     if known:
         return _of_word(max(known, key=lambda each: each.since or 0.0).id, runs)
     raise HpctrainError(
@@ -307,7 +278,13 @@ def _case_of(meant: ExplainedJob, notes: list[str]) -> JobContext:
         ends = (line.decode("utf-8", "replace") for line in files.tail(file.path, _END_BYTES))
         marked = [line for line in ends if MARK in line]
         samples |= {sample for line in marked[-_TAIL:] if (sample := parse_line(line)) is not None}
-    facts = tuple(_file_fact(file) for file in meant.files)
+    facts = []
+    for file in meant.files:
+        fact = FileFact(name=file.name, size=0, grown=None)
+        with contextlib.suppress(OSError):
+            known = file.path.stat()
+            fact = replace(fact, size=known.st_size, grown=known.st_mtime)
+        facts.append(fact)
     times = [fact.grown for fact in facts if fact.grown is not None and fact.size]
     account = _account(meant, case, times, notes)
     if meant.no_directory is not None:
@@ -315,7 +292,7 @@ def _case_of(meant: ExplainedJob, notes: list[str]) -> JobContext:
     if account is not None and account.cancelled_by is not None:
         with contextlib.suppress(KeyError, OverflowError):
             extra["canceller"] = pwd.getpwuid(account.cancelled_by).pw_name
-    case = _with_samples(replace(case, files=facts, account=account), samples)
+    case = _with_samples(replace(case, files=tuple(facts), account=account), samples)
     zone_s = time.localtime().tm_gmtoff
     return _with_profile(replace(case, now=time.time(), zone_s=zone_s, extra=extra))
 
@@ -328,14 +305,6 @@ def _config_of_run(run_dir: Path, run: Run) -> Mapping[str, Any] | None:
     point = stored.read_object(run_dir / "point.json") or {}
     values = {name.removeprefix("training."): value for name, value in point.items()}
     return config and {**config, "training": {**(config.get("training") or {}), **values}}
-
-
-def _file_fact(file: LogFile) -> FileFact:
-    try:
-        known = file.path.stat()
-    except OSError:
-        return FileFact(name=file.name, size=0, grown=None)
-    return FileFact(name=file.name, size=known.st_size, grown=known.st_mtime)
 
 
 def _with_samples(case: JobContext, samples: Iterable[Sample]) -> JobContext:

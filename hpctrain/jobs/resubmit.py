@@ -86,7 +86,9 @@ def find(runs: Path, name: str, array: str | None) -> ResubmitPlan:
         listing = store.list_runs(runs)
         known = [run for run in listing.runs if run.tag == name]
         if not known or any(run.id == name for run in known):
-            known = targets.runs_of_one_launch(name, listing)
+            known = targets.runs_of(name, listing, started=False)
+            if len({run.tag for run in known}) != 1:
+                known = [targets.one_run(name, listing)]
             whole = launch.load(runs, known[0].tag)
     tag = whole.tag if whole is not None else known[0].tag
     if array is not None:
@@ -300,22 +302,16 @@ def submit(plan: ResubmitPlan, submitter: Submitter, *, new_code: bool, say: Say
         return submitter.submit_all(plan.parts, plan.jobs)
 
 
-def what_runs(runs: Path, tag: str, *, new_code: bool, local: bool) -> str | None:
+def what_runs(runs: Path, tag: str, *, new_code: bool) -> str | None:
     """Return a note that a launch continues with its own config, and its own code unless `new_code`,
     with the command that uses the current ones; None if it has no copy of the code.
     """
     whole = launch.load(runs, tag)
     if whole is None or whole.code is None:
         return None
-    asked = request.of_launch(whole)
-    submit = suggest.command("submit", asked, *(["--local"] * local), "--run-id", tag)
-    if not asked.words:  # a bare submit refuses a script that is older than config.yaml
-        submit = suggest.Command(f"{suggest.command('render', asked)} && {submit}")
-    what, current = ("config", "") if new_code else ("code and config", "--new-code for the code, ")
-    return (
-        f"note: {tag} continues with the {what} of its submission; to run it as it is now:"
-        f" {current}for the config: {submit}"
-    )
+    submit = suggest.command("submit", request.of_launch(whole), "--run-id", tag)
+    what = "config of its submission" if new_code else "code and config of its submission"
+    return f"note: {tag} continues with the {what}; with the current ones: {submit}"
 
 
 # -- with the fix of a diagnosis --------------------------------------------------------------------

@@ -6,6 +6,7 @@ Nothing is written here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -317,20 +318,17 @@ def what_runs(made: Scripts) -> list[str]:
     """Return a summary of what the scripts will run, one line each: nodes times GPUs, number of
     tasks, order of the stages.
     """
-    lines = []
-    for script in made.scripts:
-        what = f"array {script.spec.array}" if script.spec.array else ""
-        if script.part is not None:
-            count = text.count(script.part.count, "job")
-            offset = f" + {script.part.offset}" if script.part.offset else ""
-            what = f"{count} as array {script.part.spec}{offset}, each"
-        if script.stage is not None:
-            parents = [parent for parent, _ in script.stage.dependencies]
-            after = f", after {text.listed(parents)}" if parents else ""
-            what = f"stage {script.stage.name}{after}"
-        name = str(script.path) if len(made.scripts) > 1 else ""
-        lines.append(": ".join(filter(None, (name, what, script.spec.layout))))
-    return lines
+    return [
+        ": ".join(
+            [
+                *([str(script.path)] if len(made.scripts) > 1 else []),
+                *([f"stage {script.spec.stage}"] if script.spec.stage else []),
+                *([f"array {script.spec.array}"] if script.spec.array else []),
+                script.spec.layout,
+            ]
+        )
+        for script in made.scripts
+    ]
 
 
 # -- a sweep: its points, the selected ones, the jobs that run them, and arrays within Slurm's limits
@@ -438,13 +436,11 @@ def _max_array_size(cluster: Cluster | None) -> tuple[int, str]:
     from hpctrain.clusters.live import parse_config
 
     if discover.is_available():
-        try:
+        with suppress(SchedulerError, OSError):
             said = process.run(("scontrol", "show", "config"), timeout=_TIMEOUT_S).stdout
-        except (SchedulerError, OSError):
-            said = ""
-        if live := parse_config(said).max_array_size:
-            return live, "scontrol show config"
-    known = cluster.profile.slurm.max_array_size if cluster is not None else None
-    if cluster is not None and known is not None:
-        return known, cluster.evidence("slurm", "max_array_size")
+            if live := parse_config(said).max_array_size:
+                return live, "scontrol show config"
+    if cluster is not None and cluster.profile.slurm.max_array_size:
+        source = cluster.evidence("slurm", "max_array_size")
+        return cluster.profile.slurm.max_array_size, source
     return sweeps.DEFAULT_MAX_ARRAY_SIZE, "Slurm's default"

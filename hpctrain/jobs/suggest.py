@@ -109,7 +109,7 @@ def _body(verb: str, asked: Asked, changes: Sequence[str], without: Sequence[str
         for key, words in own
         if key not in gone and (words != ("--to", "-") or verb == "render")
     ]
-    words = [word for pair in (*kept, *(pair for _, pair in _last_rivals(new))) for word in pair]
+    words = [word for pair in (*kept, *(pair for _, pair in new)) for word in pair]
     said = {name for name, _ in arguments} | {
         each.removeprefix("--").replace("-", "_") for each in without
     }
@@ -166,16 +166,3 @@ def _options(words: Sequence[str]) -> Iterator[_Pair]:
         value = pair[-1] if takes else value
         yield (name, value.partition("=")[0] if name == "--sbatch" else ""), pair
         position += len(pair)
-
-
-def _last_rivals(pairs: Sequence[_Pair]) -> list[_Pair]:
-    """Return the options without those that a later one excludes."""
-    names = [name for (name, _), _ in pairs]
-    return [
-        pair
-        for number, pair in enumerate(pairs)
-        if not any(
-            pair[0][0] in group and set(names[number + 1 :]) & group - {pair[0][0]}
-            for group in _RIVALS
-        )
-    ]

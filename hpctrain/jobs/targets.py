@@ -352,19 +352,6 @@ def one_run(word: str, listing: Listing) -> Run:
     )
 
 
-def runs_of_one_launch(word: str, listing: Listing) -> list[Run]:
-    """Return the run that a word matches, or the runs of a job, or points of a sweep, started or
-    not.
-
-    Raises:
-        UsageError: there is none, or the word matches a complete launch or several.
-    """
-    runs = runs_of(word, listing, started=False)
-    is_launch = len(runs) > 1 and launch.load(listing.path, word) is not None
-    one_tag = len({run.tag for run in runs}) == 1
-    return runs if one_tag and not is_launch else [one_run(word, listing)]
-
-
 def runs_of_job(job: JobId, listing: Listing, *, started: bool = True) -> list[Run]:
     """Return the runs of a job, an array or tasks of one.
 
