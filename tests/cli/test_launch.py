@@ -4,7 +4,6 @@ Real jobs of the local scheduler.
 """
 
 import json
-import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -89,64 +88,6 @@ def test_a_sweep_runs_its_points_and_resubmit_the_one_that_failed(project: Desk)
     said = project.run("resubmit", tag)
     assert (said.code, said.out) == (0, "")
     assert f"nothing is left to submit of {tag}" in said.err
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_a_part_of_a_sweep_and_then_the_rest(project: Desk) -> None:
-    project.write(
-        "config.yaml",
-        "script: train.py\nlauncher: srun\nsweep: {grid: {a: [1, 2], b: [3, 4]}, throttle: 2}\n",
-    )
-    assert project.run("submit", "--local", "--wait", "--array", "0,3").code == 0
-    tag = tag_of(project)
-    assert project.outcomes() == {f"{tag}_0": ["completed"], f"{tag}_3": ["completed"]}
-    assert seen(project, f"{tag}_3")["argv"] == ["--a", "2", "--b", "4"]
-    assert project.run("submit", "--local", "--wait", "--run-id", tag, "--array", "1-2").code == 0
-    assert sorted(project.outcomes()) == [f"{tag}_{index}" for index in range(4)]
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_points_that_change_the_job_have_scripts_of_their_own(project: Desk) -> None:
-    project.write(
-        "config.yaml",
-        "script: train.py\nlauncher: srun\nsweep: {grid: {seed: [1, 2], resources.nodes: [1,"
-        " 2]}}\n",
-    )
-    assert project.run("render").out.splitlines() == ["sft.sbatch", "sft-2.sbatch"]
-    assert re.findall(r"--(?:nodes|array)=\S*", (project.directory / "sft.sbatch").read_text())[
-        :2
-    ] == ["--nodes=1", "--array=0,2"]
-    assert re.findall(r"--(?:nodes|array)=\S*", (project.directory / "sft-2.sbatch").read_text())[
-        :2
-    ] == ["--nodes=2", "--array=1,3"]
-    assert project.run("submit", "--local", "--wait").code == 0
-    tag = tag_of(project)
-    assert {name: seen(project, name)["env"]["SLURM_NNODES"] for name in project.outcomes()} == {
-        f"{tag}_0": "1",
-        f"{tag}_1": "2",
-        f"{tag}_2": "1",
-        f"{tag}_3": "2",
-    }
-    assert len(launch.load(project.directory / "runs", tag).submissions) == 2  # type: ignore[union-attr]
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-@pytest.mark.parametrize("passed", ["environment", "file"])
-def test_a_point_as_environment_and_as_a_file(project: Desk, passed: str) -> None:
-    option = ", option: config" if passed == "file" else ""
-    sweep = f"{{list: [{{DIM: 7, TEXT: \"a 'b'\"}}], pass: {passed}{option}}}"
-    project.write("config.yaml", f"script: train.py\nlauncher: srun\nsweep: {sweep}\n")
-    assert project.run("submit", "--local", "--wait").code == 0
-    [run] = project.outcomes()
-    found = seen(project, run)
-    assert found["point"] == {"DIM": 7, "TEXT": "a 'b'"}
-    if passed == "environment":
-        assert (found["argv"], found["env"]["DIM"], found["env"]["TEXT"]) == ([], "7", "a 'b'")
-    else:
-        assert found["argv"] == ["--config", str(project.directory / "runs" / run / "point.json")]
 
 
 @pytest.mark.usefixtures("no_slurm")
@@ -301,25 +242,6 @@ def test_a_job_that_asks_for_it_goes_on_until_it_is_done(project: Desk, mode: st
 
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
-def test_restarts_have_a_bound(project: Desk) -> None:
-    project.write("train.py", GOES_ON)
-    project.write(
-        "config.yaml", "script: train.py\nlauncher: srun\nrestart: {mode: requeue, max: 2}\n"
-    )
-    said = project.run("submit", "--local", "--wait", "--", "0", "100")
-    assert said.code == 85
-    [run] = project.outcomes()
-    assert project.outcomes()[run] == ["requeued", "requeued", "stopped"]
-    assert (
-        f"fix: hpctrain resubmit {run}"
-        in next((project.directory / "logs").glob("error_sft_*.log")).read_text()
-    )
-    assert project.run("resubmit", run, "--local", "--wait").code == 85  # and the count begins anew
-    assert project.outcomes()[run] == ["requeued", "requeued", "stopped"] * 2
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
 def test_code_that_is_queued_is_code_that_runs(project: Desk) -> None:
     project.write("data.txt", "as it is")
     said = project.run("submit", "--local", "--wait", "--run-id", "kept")
@@ -344,16 +266,6 @@ def test_a_resubmission_runs_the_code_of_before_and_says_so(project: Desk) -> No
     assert "to run it as it is now: --new-code for the" in said.err
     assert project.run("resubmit", "r", "--local", "--wait", "--new-code").code == 0
     assert project.outcomes() == {"r": ["failed", "failed", "completed"]}
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_what_is_dropped_leaves_no_record(project: Desk) -> None:
-    for run in ("one", "two"):
-        assert project.run("submit", "--local", "--wait", "--run-id", run).code == 0
-    assert project.run("runs", "delete", "one", "--yes").code == 0
-    assert launch.tags(project.directory / "runs") == ["two"]
-    assert (project.directory / "runs/.launches/two/code/train.py").read_text() == TRAIN
 
 
 @pytest.mark.usefixtures("no_slurm")

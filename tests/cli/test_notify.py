@@ -121,16 +121,3 @@ def test_a_program_that_is_not_there_is_found_before_the_job_queues(desk: Desk) 
     said = desk.run("check").out
     assert "the command 'scripts/tell.sh' does not exist" in said
     assert "the file 'hook' for HPCTRAIN_WEBHOOK does not exist" in said
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_slurm")
-def test_of_a_sweep_each_combination_tells(desk: Desk, server: Server) -> None:  # noqa: F811
-    script = "import sys\nraise SystemExit(3 if sys.argv[-1] == '2' else 0)\n"
-    project(desk, server, script, "{on: [failed], webhook: hook}")
-    with (desk.directory / "config.yaml").open("a") as config:
-        config.write("sweep: points.json\n")
-    desk.write("points.json", '[{"x": 1}, {"x": 2}, {"x": 3}]')
-    done = desk.run("submit", "--local", "--wait", "--run-id", "S")
-    assert done.code != 0, done.out + done.err
-    assert [(body["run"], body["outcome"]) for body in server.bodies] == [("S_1", "failed")]

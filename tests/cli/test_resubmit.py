@@ -270,23 +270,6 @@ def test_what_fails_with_the_fix_in_place_is_not_tried_for_ever(large: Desk) -> 
     )
 
 
-@slow
-def test_a_run_that_still_runs(large: Desk) -> None:
-    large.write("train.py", "import time\ntime.sleep(600)\n")
-    assert large.run("submit", "--local", "--run-id", "r1").code == 0
-    said = large.run("resubmit", "r1", "--apply-fix", "--local")
-    assert said.code == 0, said.err
-    assert "left alone, because they wait or run: r1" in said.err
-    assert large.run("cancel", "r1", "--yes").code == 0
-
-
-@slow
-def test_a_failure_that_no_rule_knows(large: Desk) -> None:
-    failing(large, "import sys\nsys.stderr.write('something odd\\n')\nsys.exit(3)\n")
-    said = large.refused("resubmit", "r1", "--apply-fix", "--local", code=1)
-    assert said.lines[-2] == "fix: hpctrain explain r1"
-
-
 CUDA = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
     "GPU 0 has a total capacity of 39.39 GiB of which 1.12 GiB is free."

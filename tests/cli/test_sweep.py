@@ -168,11 +168,6 @@ def test_a_key_in_a_sweep_is_not_shown(project: Desk) -> None:
     assert "abcdefgh" not in project.refused("submit", "--dry-run", "--sweep", "key.json").err
 
 
-def test_without_a_sweep_there_is_one_script(project: Desk) -> None:
-    project.write("config.yaml", "job_name: x\n")
-    assert document(project)["scripts"] == ["x.sbatch"]
-
-
 def table_of(desk: Desk, file: str) -> list[str]:
     said = desk.run("submit", "--dry-run", "--sweep", file).out
     return said.partition("would write")[0].splitlines()

@@ -16,10 +16,8 @@ from hpctrain.config import layers
 from hpctrain.config.profile_layer import cluster_layer
 from hpctrain.config.spec import JobSpec
 from hpctrain.config.to_spec import to_spec
-from hpctrain.errors import UsageError
-from hpctrain.jobs import render
 from hpctrain.slurm.notations import directives
-from hpctrain.util import installed, yaml12
+from hpctrain.util import yaml12
 from tests.jobs import any_job
 
 NAMES = sorted(load.available({}))
@@ -40,18 +38,6 @@ def spec_of(config: dict[str, Any], cluster: Cluster) -> JobSpec:
     found = [layers.from_document(document, "config.yaml")]
     found.append(cluster_layer(cluster, found))
     return to_spec(layers.resolve(found).config, directory="/srv/project")
-
-
-def script_of(spec: JobSpec) -> str:
-    name = render.template_name(spec)
-    return render.render(
-        spec,
-        installed.templates(),
-        template=name,
-        version="1",
-        directory="/srv/project",
-        arguments=(),
-    )
 
 
 @pytest.mark.slow
@@ -77,13 +63,8 @@ def test_any_job_on_any_cluster(
     config["resources"].pop("account", None)
     if account and profile.account.example:
         config["resources"]["account"] = profile.account.example
-    try:
-        spec = spec_of(config, cluster)
-    except UsageError as error:
-        # A container and the profile never contradict each other; a choice of the strategy's own
-        # may.
-        raise AssertionError(error.render()) from error
-    script = script_of(spec)
+    spec = spec_of(config, cluster)
+    script = any_job.script_of(spec, [], "/srv/project")
     checked = subprocess.run(
         ["bash", "-n"], input=script.encode("utf-8", "surrogateescape"), capture_output=True
     )
@@ -139,13 +120,3 @@ def test_what_the_user_says_wins(name: str) -> None:
         "cores",
         "#!/bin/bash --login",
     )
-
-
-def test_a_value_of_the_profile_says_where_it_comes_from() -> None:
-    cluster = load.load("leonardo", {})
-    found = [layers.from_options({("resources", "gpus_per_node"): "4"}, ())]
-    found.append(cluster_layer(cluster, found))
-    resolved = layers.resolve(found)
-    assert resolved.origin("resources", "gpus_per_node") == "--gpus"
-    assert resolved.origin("resources", "partition").startswith("profile leonardo: ")
-    assert resolved.origin("resources", "time") == "default"

@@ -107,23 +107,3 @@ def test_a_study_of_nothing_but_canaries(launcher: str, tmp_path: Path) -> None:
         tmp_path,
         "$(touch CANARY); 'touch CANARY' \" # %j",
     )
-
-
-def test_the_canaries_sing_where_a_shell_reads_the_words(tmp_path: Path) -> None:
-    """What the tests above look for does appear when the words of a trial are read as shell; else
-    they would prove nothing.
-    """
-    machine = StudyMachine(tmp_path, "project")
-    spec = job_of(
-        machine,
-        {"launcher": "srun"},
-        {"space": {"v": {"choices": ["$(touch CANARY)", "$(touch CANARY) "]}}},
-    )
-    script = any_job.script_of(spec, [], str(machine.directory), standalone=True)
-    line = next(
-        each.strip()
-        for each in script.splitlines()
-        if each.strip().startswith("mapfile ") and "trial.words" in each
-    )
-    machine.run(script.replace(line, 'eval "command+=($(<"$HPCTRAIN_RUN_DIR/trial.words"))"'), spec)
-    assert machine.strangers(spec) == ["CANARY"]

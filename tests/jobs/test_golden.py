@@ -92,21 +92,6 @@ def test_bash_reads_every_golden() -> None:
         subprocess.run(["bash", "-n", str(case / "script.sbatch")], check=True)
 
 
-def test_the_cases_that_must_exist() -> None:
-    names = {case.name for case in CASES}
-    assert {"1x1", "1x4", "2x4", "16x8"} <= names
-    assert {f"{cluster}-{nodes}" for cluster in load.available({}) for nodes in (1, 2)} <= names, (
-        "each cluster has two: see docs/clusters.md"
-    )
-    launchers, shardings = ("accelerate", "torchrun", "srun"), ("ddp", "fsdp", "zero2", "zero3")
-    assert {
-        f"leonardo-{launcher}-{sharding}" for launcher in launchers for sharding in shardings
-    } <= names
-    assert {
-        path.parent for path in (Path(__file__).parents[1] / "golden").glob("*/script*.sbatch")
-    } == set(CASES)
-
-
 @pytest.mark.parametrize(
     ("text", "in_container"),
     [

@@ -114,10 +114,6 @@ def test_accelerate_exports_what_the_other_launchers_get(
         assert float(variables["ACCELERATE_GRADIENT_CLIPPING"]) == 0.5
 
 
-def test_ddp_needs_neither() -> None:
-    assert render.variables(spec_of("ddp")) == []
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -31,7 +31,6 @@ PACKAGES = {
 }
 SERVER = ("rsync", "ssh", "ssh-keygen", "sshd")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PASSPHRASE = "correct horse"
 
 
 def tree(directory: Path) -> set[str]:
@@ -118,7 +117,14 @@ class Server:
             Path("/run/sshd").mkdir(
                 mode=0o755, exist_ok=True
             )  # sshd's own, which its package makes at boot
-        self._write_configurations()
+        here = self.directory
+        (here / "sshd_config").write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey"
+            f" {here}/host_key\nAuthorizedKeysFile {here}/authorized_keys\nPidFile"
+            " none\nStrictModes no\nUsePAM no\nPasswordAuthentication"
+            " no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nLogLevel INFO\n"
+        )
+        self.config.touch()
         self.start()
         return self
 
@@ -145,34 +151,20 @@ class Server:
             self._daemon.wait(timeout=600)
             self._daemon = None
 
-    def key(self, name: str, passphrase: str = "") -> Path:
+    def key(self, name: str) -> Path:
         path = self.directory / name
         subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "", "-f", path],
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path],
             check=True,
         )
         return path
 
-    def host(
-        self,
-        home: Path,
-        *,
-        before: str = "",
-        passphrase: str = "",
-        known: bool = True,
-    ) -> Host:
-        """Return a new alias.
-
-        Args:
-            home: its login directory, made when missing.
-            before: shell that runs at each login.
-            passphrase: of the key.
-            known: whether the host key is known.
-        """
+    def host(self, home: Path, *, before: str = "") -> Host:
+        """Return a new alias with this login directory; `before` is shell that runs at each login."""
         home.mkdir(parents=True, exist_ok=True)
         self._count += 1
         alias = f"far{self._count}"
-        key = self.key(alias, passphrase)
+        key = self.key(alias)
         words = (
             f"cd {shlex.quote(str(home))}; HOME=$PWD; PATH={SYSTEM_PATH};"
             f" export HOME PATH; {before} exec sh -c "
@@ -180,28 +172,13 @@ class Server:
         forced = (words + '"$SSH_ORIGINAL_COMMAND"').replace("\\", "\\\\").replace('"', '\\"')
         with (self.directory / "authorized_keys").open("a") as keys:
             keys.write(f'command="{forced}" {key.with_suffix(".pub").read_text()}')
-        hosts = self.directory / "known_hosts" if known else self.directory / f"{alias}.known"
         with self.config.open("a") as config:
             config.write(
                 f'Host {alias}\n HostName 127.0.0.1\n Port {self.port}\n IdentityFile "{key}"\n'
-                f' IdentitiesOnly yes\n IdentityAgent none\n UserKnownHostsFile "{hosts}"\n'
+                f' IdentitiesOnly yes\n IdentityAgent none\n UserKnownHostsFile "{self.directory}/known_hosts"\n'
                 " GlobalKnownHostsFile /dev/null\n StrictHostKeyChecking ask\n"
             )
         return Host(self, alias, home)
-
-    def logins(self) -> int:
-        """Return how often somebody has logged in."""
-        return (self.directory / "sshd.log").read_text().count("Accepted publickey")
-
-    def _write_configurations(self) -> None:
-        here = self.directory
-        (here / "sshd_config").write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey"
-            f" {here}/host_key\nAuthorizedKeysFile {here}/authorized_keys\nPidFile"
-            " none\nStrictModes no\nUsePAM no\nPasswordAuthentication"
-            " no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nLogLevel INFO\n"
-        )
-        self.config.touch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +195,9 @@ class Desk(conftest.Desk):
     without a terminal.
     """
 
-    def argv(self, *words: str) -> list[str]:
-        return [str(Path(sys.executable).with_name("hpctrain")), "sync", *words]
-
     def sync(self, *words: str) -> Said:
         done = subprocess.run(
-            self.argv(*words),
+            [str(Path(sys.executable).with_name("hpctrain")), "sync", *words],
             cwd=self.directory,
             capture_output=True,
             stdin=subprocess.DEVNULL,

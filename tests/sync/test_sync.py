@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.terminal import Terminal
-from tests.sync.far_side import PASSPHRASE, Desk, Host, tree
+from tests.sync.far_side import Desk, Host, tree
 
 #: Each test runs several commands over several ssh sessions.
 pytestmark = pytest.mark.slow
@@ -73,34 +72,6 @@ def test_what_ends_with_an_error(desk: Desk, far: Host, tmp_path: Path) -> None:
         far.server.start()
     desk.program("ssh", "exit 127")
     desk.refused(f"{far.alias}:work", "--yes", code=1)
-
-
-def test_it_asks_for_the_passphrase_once_then_for_consent(
-    desk: Desk, far: Host, tmp_path: Path
-) -> None:
-    host = far.server.host(tmp_path / "locked", passphrase=PASSPHRASE, known=False)
-    desk.write("train.py", "content\n")
-    before = far.server.logins()
-    terminal = Terminal(*desk.argv(f"{host.alias}:work"), cwd=desk.directory)
-    terminal.until("(yes/no/[fingerprint])?")
-    terminal.type("yes\n")
-    terminal.until("Enter passphrase for key")
-    terminal.type(f"{PASSPHRASE}\n")
-    terminal.until(f"send 1 file, 8 B to {host.alias}:work? [y/N]: ")
-    assert tree(host.home) == set()
-    terminal.type("y\n")
-    assert terminal.end() == 0
-    assert far.server.logins() == before + 1
-    assert tree(host.home / "work") == {"train.py"}
-
-
-def test_no_is_no(desk: Desk, far: Host) -> None:
-    desk.write("train.py", "content\n")
-    terminal = Terminal(*desk.argv(f"{far.alias}:work"), cwd=desk.directory)
-    terminal.until("[y/N]: ")
-    terminal.type("\n")
-    assert terminal.end() == 0
-    assert tree(far.home) == set()
 
 
 def test_an_ignore_file_that_cannot_be_read_stops_before_anything_is_sent(

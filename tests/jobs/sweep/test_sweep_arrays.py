@@ -99,32 +99,6 @@ def test_anything_else_is_refused(text: str) -> None:
     assert error.value.fix or error.value.hint
 
 
-@pytest.mark.slurm
-def test_slurm_takes_these_arrays_and_none_larger(tmp_path: Path) -> None:
-    shown = subprocess.run(
-        ["scontrol", "show", "config"], capture_output=True, text=True, check=True
-    ).stdout
-    size = int(re.search(r"MaxArraySize\s*=\s*(\d+)", shown)[1])  # type: ignore[index]
-    script = tmp_path / "job.sh"
-    script.write_text("#!/bin/bash\ntrue\n")
-
-    def takes(spec: str) -> bool:
-        done = subprocess.run(
-            ["sbatch", "--test-only", f"--array={spec}", str(script)],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-        )
-        assert done.returncode == 0 or "array" in done.stderr, done.stderr
-        return done.returncode == 0
-
-    whole, rest = arrays(range(size + 5), size, 2)
-    assert takes(whole.spec)
-    assert takes(rest.spec)
-    assert takes(arrays([0, size - 1], size)[0].spec)
-    assert not takes(f"0-{size}")
-
-
 @pytest.mark.parametrize(("offset", "point"), [(0, 2), (1001, 1003)])
 def test_a_task_is_a_point_of_the_whole_sweep(offset: int, point: int, tmp_path: Path) -> None:
     (tmp_path / "job.sbatch").write_text(

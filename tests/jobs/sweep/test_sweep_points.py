@@ -121,17 +121,6 @@ def test_words_stay_as_they_were_written_in_yaml_and_in_json() -> None:
     ]
 
 
-def test_a_bare_list_is_a_sweep_in_yaml_and_in_json() -> None:
-    assert points_of('[{"model_dim": 240}, {"model_dim": 192, "layers": [1, 2]}]') == [
-        {"model_dim": "240"},
-        {"model_dim": "192", "layers": ["1", "2"]},
-    ]
-    assert points_of("# ours\n- model_dim: 240\n- {model_dim: 192, layers: [1, 2]}\n") == [
-        {"model_dim": "240"},
-        {"model_dim": "192", "layers": ["1", "2"]},
-    ]
-
-
 def test_exclude_drops_what_matches_all_of_its_keys_and_include_comes_last() -> None:
     found = points_of(
         "grid: {lr: [1e-5, 3e-5], b: [1, 2, 3]}\nexclude: [{lr: 0.00001, b: '2'}, {b: 3}]\ninclude:"
@@ -286,12 +275,6 @@ def test_points_that_set_the_same_of_the_config_share_a_script() -> None:
         ({"resources.nodes": "1", "launcher": "torchrun"}, [1, 2]),
         ({"resources.nodes": "2", "launcher": "srun"}, [3]),
         ({"resources.nodes": "2", "launcher": "torchrun"}, [4, 5]),
-    ]
-
-
-def test_training_in_front_of_an_argument_says_nothing_new() -> None:
-    assert points_of("grid: {training.seed: [1], training.script: [x], training.a.b: [2]}") == [
-        {"seed": "1", "training.script": "x", "a.b": "2"}
     ]
 
 
