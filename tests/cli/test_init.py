@@ -101,9 +101,7 @@ def test_the_best_is_taken_and_named(slurm: Desk) -> None:
     assert lines_of(slurm, "partition").endswith("# 4 x a100, 1-00:00:00, 4 nodes; your option")
     assert lines_of(slurm, "mem_per_gpu").endswith("# MaxMemPerNode: scontrol show partition gpu")
     text = (slurm.directory / "config.yaml").read_text()
-    assert "#   partition: whole                8 x nvidia_h100_80gb_hbm3 or 4 x a100," in text
     assert max(len(line) for line in text.splitlines()) <= 80
-    assert "#   partition: debug                4 x a100, 00:30:00" in text
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -248,11 +246,7 @@ def test_slurm_that_does_not_answer(slurm: Desk) -> None:
     assert slurm.run("init", "--no-slurm").lines[0].startswith("no cluster")
     said = slurm.run("init", "--cluster", "leonardo", "--account", "x", "--force")
     assert said.code == 0
-    words = (
-        "does not answer (sinfo: Unable to contact slurm controller (connect failure)); only"
-        " the profile is used"
-    )
-    assert words in " ".join(said.err.split())
+    assert "only the profile is used" in " ".join(said.err.split())
 
 
 def test_one_program_that_fails_is_named_and_the_rest_counts(slurm: Desk) -> None:

@@ -263,7 +263,7 @@ def test_a_resubmission_runs_the_code_of_before_and_says_so(project: Desk) -> No
     project.write("train.py", TRAIN.replace("sys.exit(3)", "pass"))
     said = project.run("resubmit", "r", "--local", "--wait")
     assert said.code == 3
-    assert "to run it as it is now: --new-code for the" in said.err
+    assert "r continues with the code and config of its submission" in said.err
     assert project.run("resubmit", "r", "--local", "--wait", "--new-code").code == 0
     assert project.outcomes() == {"r": ["failed", "failed", "completed"]}
 
