@@ -1,8 +1,7 @@
 """The environment of a job: the model, the dataset, the script, the Python environment, the
 accelerate config, and the file systems that contain them.
 
-Nothing is imported or started, except quota programs: torch's build is read from torch/version.py,
-a Python's architecture from its ELF header.
+Nothing is imported or started, except quota programs: torch's build is read from torch/version.py.
 """
 
 from __future__ import annotations
@@ -40,15 +39,13 @@ from hpctrain.training import (
     preflight,
 )  # the same messages as in the training; does not import torch
 from hpctrain.util import file_systems, installed, shell, stored, yaml12
-from hpctrain.util.stored import expanded, open_regular, read_regular
+from hpctrain.util.stored import expanded, read_regular
 
 Look = Callable[[str], PathFacts]
 _Part = TypeVar("_Part")
 #: File systems with quotas per user; those of local disks and memory do not matter.
 _QUOTA_KINDS = frozenset({"nfs", "nfs4", "xfs", "ext4", "gpfs", "lustre", "beegfs", "ceph"})
 _MAX_TEXT_BYTES = 4_000_000
-#: e_machine of the ELF header (elf.h) → platform.machine().
-_MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 243: "riscv64"}
 
 
 def gather(spec: JobSpec, *, not_checked: list[str] | None = None) -> Surroundings:
@@ -172,18 +169,10 @@ def _input(
     return InputFacts(where=where, problems=problems, cached=cached)
 
 
-def _cached(spec: JobSpec, kind: str, name: str) -> bool | None:
-    """Return whether Hugging Face's cache contains `owner/name`; None if hooks or modules may
-    select another cache.
-    """
-    variables = {**os.environ, **dict(spec.env)}
-    caches = Path(variables.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = Path(variables.get("HF_HOME") or caches / "huggingface")
-    hub = Path(variables.get("HF_HUB_CACHE") or home / "hub")
-    snapshots = hub / f"{kind}--{name.replace('/', '--')}" / "snapshots"
-    if is_dir(snapshots) and any(snapshots.iterdir()):
-        return True
-    return None if spec.before or spec.modules else False
+def _cached(spec: JobSpec, kind: str, name: str) -> bool:
+    """Return whether Hugging Face's cache contains `owner/name`."""
+    home = dict(spec.env).get("HF_HOME") or os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    return is_dir(expanded(home) / "hub" / f"{kind}--{name.replace('/', '--')}" / "snapshots")
 
 
 # -- the script ------------------------------------------------------------------------------------
@@ -191,30 +180,22 @@ def _cached(spec: JobSpec, kind: str, name: str) -> bool | None:
 
 def _syntax(where: PathFacts, spec: JobSpec, python: PythonFacts | None) -> str | None:
     """Return `LINE:COLUMN: message` if this Python cannot compile the script, unless the job's is
-    newer and might.
+    newer or unknown, and might.
     """
-    try:
-        raw = read_regular(where.path, _MAX_TEXT_BYTES)
-    except OSError:
-        return None
-    if where.path.endswith(".ipynb"):
-        return "1:1: a notebook, see: jupyter nbconvert --to script"
-    version = python.version if python is not None else None
-    newer = version is None or version > sys.version_info[:2]
-    if spec.container is not None or (newer if python is not None else spec.modules):
+    here = sys.version_info[:2]
+    version = python.version if python is not None else here
+    if spec.container is not None or spec.modules or version is None or version > here:
         return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            raw = read_regular(where.path, _MAX_TEXT_BYTES)
             compile(raw, where.said, "exec", dont_inherit=True)
     except SyntaxError as error:
         return f"{error.lineno or 1}:{error.offset or 1}: {error.msg}"
     except ValueError as error:
         return f"1:1: {error}"
-    except (
-        MemoryError,
-        RecursionError,
-    ):  # too deep for this compiler, but perhaps not for the job's
+    except (OSError, MemoryError, RecursionError):  # too deep for this compiler
         pass
     return None
 
@@ -251,7 +232,6 @@ def _environment(kind: str, said: str, prefix: PathFacts | None) -> PythonFacts:
         said=said,
         prefix=prefix,
         lacks=lacks,
-        arch=_machine(root / "bin" / "python"),
         version=(3, int(version[1])) if version else None,
         packages=_packages(libraries[-1]) if libraries and not shares else None,
         torch=_torch(libraries[-1]) if libraries else None,
@@ -259,33 +239,16 @@ def _environment(kind: str, said: str, prefix: PathFacts | None) -> PythonFacts:
 
 
 def _conda_prefix(name: str) -> Path | None:
-    """Return the directory of a conda environment; None if it is in none of conda's registered
-    locations.
-    """
+    """Return the directory of a conda environment; None if conda has not registered it."""
     if "/" in name:
         return expanded(name)
-    programs = [os.environ[key] for key in ("CONDA_EXE", "MAMBA_EXE") if os.environ.get(key)]
-    roots = [Path(program).parent.parent for program in programs]
-    if name == "base":
-        return next((root for root in roots if is_dir(root / "conda-meta")), None)
     listed = (_text(Path.home() / ".conda" / "environments.txt") or "").splitlines()
-    homes = [*(root / "envs" for root in roots), Path.home() / ".conda" / "envs"]
-    found = [home / name for home in homes] + [Path(line.strip()) for line in listed]
-    return next((path for path in found if path.name == name and is_dir(path)), None)
-
-
-def _machine(program: Path) -> str | None:
-    """Return the architecture in a program's ELF header; None for other files, such as wrapper
-    scripts.
-    """
-    try:
-        with open_regular(program) as opened:
-            header = opened.read(20)
-    except OSError:
-        return None
-    if header[:4] != b"\x7fELF" or len(header) < 20:
-        return None
-    return _MACHINES.get(int.from_bytes(header[18:20], "little" if header[5] == 1 else "big"))
+    found = [Path(line.strip()) for line in listed]
+    if os.environ.get("CONDA_EXE"):
+        root = Path(os.environ["CONDA_EXE"]).parent.parent
+        found.append(root if name == "base" else root / "envs" / name)
+    wanted = (path for path in found if name in (path.name, "base"))
+    return next((path for path in wanted if is_dir(path / "conda-meta")), None)
 
 
 def _packages(site_packages: Path) -> dict[str, str]:
@@ -343,9 +306,8 @@ def _image(container: Container | None, look: Look) -> PathFacts | None:
         return None
     is_path = container.image.startswith(("/", "./", "../", "~"))
     is_path = is_path or container.image.endswith((".sif", ".img", ".sqsh", ".toml"))
-    if container.engine in ("pyxis", "ce") and not is_path:
-        return None  # a name in a registry, or of one of the site's environment files
-    return look(container.image)
+    # Otherwise, for these, it is a name in a registry, or of one of the site's environment files.
+    return look(container.image) if is_path or container.engine not in ("pyxis", "ce") else None
 
 
 def _hooks(spec: JobSpec) -> tuple[str, ...]:

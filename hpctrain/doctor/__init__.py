@@ -13,6 +13,7 @@ from __future__ import annotations
 #: docs/findings.md.
 IDS = (
     "doctor-environment-broken",
+    "doctor-environment-architecture",
     "doctor-package-missing",
     "doctor-versions-disagree",
     "doctor-hpctrain-differs",

@@ -39,7 +39,6 @@ def evaluate(facts: EnvironmentFacts, context: DoctorContext) -> list[ProbeResul
         kind=facts.kind,
         said=str(getattr(context.spec, facts.kind, facts.name)),
         prefix=where,
-        arch=facts.machine,
         torch=build.vendor if build is not None else None,
     )
     case = replace(context, around=replace(context.around, python=python))
@@ -56,7 +55,7 @@ def evaluate(facts: EnvironmentFacts, context: DoctorContext) -> list[ProbeResul
         result(
             "environment",
             f"{facts.name}: Python {facts.version} on {facts.machine}",
-            [*rules.architecture(case), *_wrong_environment(facts, context)],
+            _wrong_environment(facts, context),
         ),
         result("versions", sentence, versions),
         result("torch", of_torch, rules.torch_build(case), unknown=build is None),
@@ -64,6 +63,16 @@ def evaluate(facts: EnvironmentFacts, context: DoctorContext) -> list[ProbeResul
 
 
 def _wrong_environment(facts: EnvironmentFacts, context: DoctorContext) -> Iterator[Finding]:
+    arch = context.of_nodes("arch")
+    if arch is not None and arch.value != facts.machine:
+        yield problem(
+            "doctor-environment-architecture",
+            f"{facts.name} is built for {facts.machine}, and the nodes are {arch.value}",
+            level=arch.severity,
+            evidence=arch.source,
+            reason="its programs do not start there (Exec format error)",
+            fix="recreate the environment on a node of the job's kind",
+        )
     if facts.place is not None:
         yield problem(
             "doctor-environment-broken",

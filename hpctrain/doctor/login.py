@@ -219,12 +219,11 @@ def modules(context: DoctorContext) -> list[ProbeResult]:
     use = [f"module use {shell.quote(folder)}" for folder in spec.module_use]
     lines = ["type module >/dev/null 2>&1 || exit 77"]
     lines += [f"{line} </dev/null >/dev/null 2>&1" for line in (start, *use)]
-    for number, module in enumerate(spec.modules):
-        load_it = f"module load {shell.quote(module)} </dev/null >/dev/null"
-        lines.append(f'said=$(mktemp); {load_it} 2>"$said"; status=$?')
-        lines.append(f'echo {_MODULE_MARK} {number} $status; cat "$said"; rm -f "$said"')
+    for module in spec.modules:
+        load_it = f"module load {shell.quote(module)} 2>&1 >/dev/null </dev/null"
+        lines.append(f"echo {_MODULE_MARK}; {load_it} || echo error: exit status $?")
     try:
-        argv = [*environment.shell_of(spec), "\n".join(lines)]
+        argv = [*environment.shell_of(spec), "\n".join([*lines, "echo the end"])]
         done = run_limited(argv, timeout=environment.ENVIRONMENT_S)
     except process.NoAnswerError:
         words = "`module load` did not end within a minute"
@@ -239,23 +238,19 @@ def modules(context: DoctorContext) -> list[ProbeResult]:
             fix="set launch.shebang: '#!/bin/bash -l' in config.yaml",
         )
         return [result("modules", "the job's shell has no `module` command", [missing])]
-    parts = re.split(rf"^{_MODULE_MARK} \d+ (\d+)\n", done.stdout, flags=re.MULTILINE)[1:]
-    told = dict(zip(spec.modules, zip(parts[::2], parts[1::2], strict=False), strict=False))
-    failed = []
-    for name in spec.modules:
-        status, messages = told.get(name, ("1", ""))
-        if status != "0" or _FAILED.search(messages) is not None:
-            shown = " ".join(last_lines(messages, 3))[:300]
-            finding = problem(
-                "doctor-module-unknown",
-                f"the module {name} does not load here",
-                evidence=f"module load printed: {shown or 'nothing'}",
-                reason="the job stops there, before the training",
-                fix=f"module avail {shell.quote(name.partition('/')[0])}",
-            )
-            failed.append(finding)
-        if name not in told:  # it ended the shell that loaded it
-            break
+    said, end, _ = done.stdout.partition("the end\n")
+    told = f"{said}{'' if end else 'error: it ended the shell'}".split(f"{_MODULE_MARK}\n")[1:]
+    failed = [
+        problem(
+            "doctor-module-unknown",
+            f"the module {name} does not load here",
+            evidence=f"module load printed: {' '.join(last_lines(messages, 3))[:300]}",
+            reason="the job stops there, before the training",
+            fix=f"module avail {shell.quote(name.partition('/')[0])}",
+        )
+        for name, messages in zip(spec.modules, told, strict=False)
+        if _FAILED.search(messages)
+    ]
     words = f"{', '.join(spec.modules)} load here"
     if failed:
         words = f"{len(failed)} of {len(spec.modules)} do not load"

@@ -209,37 +209,29 @@ class SlurmScheduler:
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel these jobs.
 
-        A scancel that timed out may have reached Slurm. Cancelling twice is harmless, so it is sent
-        again for the jobs that remain.
+        A scancel that timed out may have reached Slurm; cancelling twice is harmless.
 
         Raises:
             HpctrainError: scancel was rejected.
             SchedulerError: no answer; it is unknown whether the jobs were cancelled.
         """
-        left, begun = list(job_ids), time.monotonic()
-        for pause in (*_PAUSES_S, None):
-            try:
-                done = process.run(["scancel", *left], timeout=self.timeout)
-                said, is_answer = quoted(done), not is_unreachable(done.stderr)
-                if done.returncode == 0:
-                    return
-            except process.NoAnswerError as error:
-                said, is_answer = error.details, False
-            finally:
-                query_cache.invalidate()
-            try:
-                left = self._open(left)
-            except SchedulerError:
-                is_answer = False
-            if not left:
+        left = list(job_ids)
+        try:
+            done = process.run(["scancel", *left], timeout=self.timeout)
+            said, is_answer = quoted(done), not is_unreachable(done.stderr)
+            if done.returncode == 0:
                 return
-            if is_answer:
-                raise HpctrainError(
-                    f"Slurm did not cancel {', '.join(left)}", details=said, fix="hpctrain ps"
-                )
-            if pause is None or time.monotonic() - begun > _LOOKS_S:
-                break
-            self._sleep(pause)
+            left = self._open(left)
+        except SchedulerError as error:
+            said, is_answer = error.details, False
+        finally:
+            query_cache.invalidate()
+        if not left:
+            return
+        if is_answer:
+            raise HpctrainError(
+                f"Slurm did not cancel {', '.join(left)}", details=said, fix="hpctrain ps"
+            )
         raise SchedulerError(
             f"Slurm does not answer, and whether {', '.join(left)} was cancelled is unknown",
             details=said,

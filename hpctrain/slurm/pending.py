@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from hpctrain.errors import SchedulerError
 from hpctrain.slurm import query_cache
@@ -274,22 +274,19 @@ def places(jobs: Sequence[JobRecord], *, timeout: float, max_age_s: float) -> di
     if not waiting:
         return {}
 
-    def ask() -> list[dict[str, Any]]:
-        # -P: one line, with its priority, for each partition of a job.
-        argv = ["squeue", "-h", "-P", "-t", "PENDING", "-p", ",".join(partitions), "-o", FORMAT]
-        environment = {**process.clean(os.environ), "SLURM_TIME_FORMAT": "%s"}
-        done = process.run(argv, timeout=timeout, environment=environment)
-        if done.returncode != 0:
-            raise SchedulerError("squeue did not answer")
-        return [{"text": done.stdout}]
-
+    # -P: one line, with its priority, for each partition of a job.
+    argv = ["squeue", "-h", "-P", "-t", "PENDING", "-p", ",".join(partitions), "-o", FORMAT]
+    environment = {**process.clean(os.environ), "SLURM_TIME_FORMAT": "%s"}
+    key = "places-" + ",".join(partitions)
     try:
-        said = query_cache.ask_once(
-            "places-" + "-".join(partitions)[:100].replace("/", "_"), ask, max_age_s=max_age_s
+        done = query_cache.ask_once(
+            key,
+            lambda: process.run(argv, timeout=timeout, environment=environment),
+            max_age_s=max_age_s,
         )
     except SchedulerError:
         return {}
-    return place_each(str(said[0].get("text", "")) if said else "", waiting, user=getpass.getuser())
+    return place_each(done.stdout, waiting, user=getpass.getuser())
 
 
 def place_each(text: str, waiting: Iterable[JobRecord], *, user: str) -> dict[str, QueuePlace]:

@@ -59,7 +59,13 @@ def test_only_tune_needs_optuna(context: Callable[..., DoctorContext]) -> None:
             {},
             "the Python of /shared/v",
         ),
-        ("environment-architecture", "error", WELL, {"cluster": ARM}, "the nodes are aarch64"),
+        (
+            "doctor-environment-architecture",
+            "error",
+            WELL,
+            {"cluster": ARM},
+            "the nodes are aarch64",
+        ),
         (
             "doctor-launcher-missing",
             "error",

@@ -89,7 +89,6 @@ class PythonFacts:
             `said`: as the user named it.
         prefix: its directory; None if no conda environment with that name was found.
         lacks: the file that it needs to start and does not have.
-        arch: from its Python's ELF header.
         packages: of its site-packages: name, with underscores → version ("": unknown); None if that
             was not found.
         torch: from torch/version.py: `cuda`, `rocm` or `cpu`.
@@ -100,7 +99,6 @@ class PythonFacts:
     said: str
     prefix: PathFacts | None
     lacks: str | None = None
-    arch: str | None = None
     packages: Mapping[str, str] | None = None
     torch: Literal["cuda", "rocm", "cpu"] | None = None
     version: tuple[int, int] | None = None

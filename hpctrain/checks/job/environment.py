@@ -116,21 +116,6 @@ def _launcher(case: Case) -> Iterator[Finding]:
         )
 
 
-@rule("environment-architecture", on="cluster")
-def architecture(case: Case) -> Iterator[Finding]:
-    """Yield the finding on an environment for other processors than the nodes'."""
-    fact, python = case.of_nodes("arch"), case.around.python
-    if fact is not None and python is not None and python.arch not in (None, fact.value):
-        yield case.finding(
-            "environment-architecture",
-            fact.severity,
-            f"{python.said} is built for {python.arch}, and the nodes are {fact.value}",
-            evidence=f"{_said(case, python)}; {fact.source}",
-            reason="its python cannot start there: Exec format error",
-            fix=f"make it on one of these nodes: srun --pty bash, then: {_make(case, python)}",
-        )
-
-
 @rule("torch-build", on="cluster")
 def torch_build(case: Case) -> Iterator[Finding]:
     """Yield the finding on a torch for other GPUs than the nodes'."""
@@ -243,7 +228,7 @@ def _hub(case: Case) -> Iterator[Finding]:
         kind = " --repo-type dataset" if what == "dataset" else ""
         yield case.finding(
             "hub-name",
-            cut[0] if found.cached is False else "warning",
+            cut[0],
             f"the {what} {name!r} is a name on the Hub, and not in the cache",
             evidence=f"{case.said('training', option, value=name)}; {cut[1]}",
             reason=(

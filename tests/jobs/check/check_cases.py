@@ -38,7 +38,6 @@ LARGE = replace(MODEL, config=config("llama-3-8b"))
 OFF_SITE: dict[str, Any] = {"live": None}
 STUDY = Study(name="lr", file="runs/.studies/lr-0.json", keys=("learning_rate",))
 IMAGE = Container(engine="apptainer", image="train.sif", binds=("/work/data:/data",))
-ARM = {"a100": {"gpus": 4, "vendor": "cuda", "arch": "aarch64", "cpus": 64, "memory": "480G"}}
 AMD = {"a100": {"gpus": 4, "vendor": "rocm", "cpus": 64, "memory": "480G"}}
 HUB = InputFacts(where=missing("Qwen/Qwen3-8B"), cached=False)
 IDRIS = {
@@ -301,11 +300,6 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
         ),
         Scene(around=of_python(packages=None)),
     ),
-    "environment-architecture": (
-        "error",
-        Scene(profile={"nodes": ARM}),
-        Scene(profile={"nodes": ARM}, around=of_python(arch="aarch64")),
-    ),
     "launcher-missing": (
         "warning",
         Scene(spec={"venv": None}, around={"python": None, "launcher_on_path": None}),
@@ -338,7 +332,7 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
             spec={"container": IMAGE, "venv": None}, around={"python": None}, profile={"nodes": AMD}
         ),
         Scene(
-            spec={"container": replace(IMAGE, gpu="rocm"), "venv": None},
+            spec={"container": IMAGE.replace(gpu="rocm"), "venv": None},
             around={"python": None},
             profile={"nodes": AMD},
         ),

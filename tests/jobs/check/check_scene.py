@@ -125,7 +125,6 @@ PYTHON = PythonFacts(
     kind="venv",
     said=".venv",
     prefix=path(".venv"),
-    arch="x86_64",
     torch="cuda",
     version=(3, 12),
     packages=dict.fromkeys(("torch", "accelerate", "datasets", "hpctrain", "wandb"), "")

@@ -143,7 +143,6 @@ FROM_THE_PROFILE = [
     "gpu-dialect",
     "module-purge",
     "directive-forbidden",
-    "environment-architecture",
     "container-gpu",
     "torch-build",
     "gpu-memory",
@@ -242,7 +241,6 @@ def test_on_this_machine_nothing_about_a_site_is_asked() -> None:
         "path-not-shared",
         "cores-limit",
         "torch-build",
-        "environment-architecture",
         "signal-kills",
     }
 

@@ -31,7 +31,6 @@ LUMI: dict[str, Any] = {
     "live": None,
     "around": {"python": None},
 }
-ARM = CASES["environment-architecture"][1].profile
 OUTPUT = CASES["output-space"][1].around["output"]
 ONE = {"output": replace(OUTPUT, filesystem=replace(OUTPUT.filesystem, free=8 * GIB))}
 TOKEN = CASES["secret-file-open"][1].around["secrets"][0].file
