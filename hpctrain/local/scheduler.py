@@ -16,7 +16,6 @@ from pathlib import Path
 
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.local import gpus, jobs, supervisor
-from hpctrain.local.jobs import JobSelection, LocalJob
 from hpctrain.local.plan import FIRST_JOB_ID, KILL_WAIT_S, Plan, make
 from hpctrain.slurm import batch_script
 from hpctrain.slurm.base import LogFiles
@@ -184,7 +183,7 @@ class LocalScheduler:
         return LogFiles(Path(plan.output), Path(plan.error))
 
 
-def ask_to_end(selection: JobSelection) -> None:
+def ask_to_end(selection: jobs.JobSelection) -> None:
     """Tell the processes that hold these jobs to end them, without waiting."""
     if selection.indices is not None and selection.job.holder() is not None:
         selection.job.drop_tasks(selection.indices)
@@ -212,11 +211,11 @@ def request_requeue(job_id: str) -> list[str]:
     return [] if running else [f"Job/step already completing or completed for job {job_id}"]
 
 
-def _find(job_ids: Sequence[str]) -> list[JobSelection]:
+def _find(job_ids: Sequence[str]) -> list[jobs.JobSelection]:
     return [selection for selection in map(jobs.find, job_ids) if selection is not None]
 
 
-def _wait_for_end(job: LocalJob, deadline: float) -> None:
+def _wait_for_end(job: jobs.LocalJob, deadline: float) -> None:
     """Wait until no process holds the job, kill what it left running, and write the state if its
     supervisor could not.
     """
@@ -238,7 +237,7 @@ def _wait_for_end(job: LocalJob, deadline: float) -> None:
         )
 
 
-def _wait_a_moment(deadline: float, job: LocalJob) -> None:
+def _wait_a_moment(deadline: float, job: jobs.LocalJob) -> None:
     if time.monotonic() > deadline:
         holder = job.holder()
         raise HpctrainError(
@@ -258,7 +257,7 @@ def _refuse_unknown_jobs(text: str) -> None:
         raise UsageError(str(error), fix="hpctrain ps --all") from error
 
 
-def _hand_over(job: LocalJob, plan: Plan, text: str) -> bool:
+def _hand_over(job: jobs.LocalJob, plan: Plan, text: str) -> bool:
     """Start the supervisor; False if another job has taken a GPU meanwhile."""
     starts_now = plan.array is None and plan.dependency is None
     for log in (plan.output, plan.error) if starts_now else ():
@@ -273,7 +272,7 @@ def _hand_over(job: LocalJob, plan: Plan, text: str) -> bool:
     return True
 
 
-def _environment(job: LocalJob) -> dict[str, str]:
+def _environment(job: jobs.LocalJob) -> dict[str, str]:
     """Return the job's environment with the shims on PATH, without the variables that differ
     between starts.
     """

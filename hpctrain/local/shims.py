@@ -16,7 +16,6 @@ import sys
 import psutil
 
 from hpctrain.local import jobs, processes
-from hpctrain.local.jobs import LocalJob
 from hpctrain.local.plan import Plan
 from hpctrain.local.scheduler import ask_to_end, request_requeue
 from hpctrain.slurm.notations import hostlist, units
@@ -54,7 +53,7 @@ def _show_job(job_id: str) -> int:
     return 0
 
 
-def _fields(job: LocalJob, plan: Plan) -> dict[str, object]:
+def _fields(job: jobs.LocalJob, plan: Plan) -> dict[str, object]:
     """Return what job scripts, and hpctrain's own reader, look for."""
     record, state = job.record(), job.state()
     limit, end = plan.time_limit_s, state.end

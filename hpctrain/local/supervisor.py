@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from hpctrain.local import gpus, jobs, processes
-from hpctrain.local.jobs import GONE, LocalJob, timestamp
 from hpctrain.local.plan import KILL_WAIT_S, Plan, environment
 from hpctrain.slurm.notations import states
 
@@ -39,7 +38,7 @@ _WORST = ("NODE_FAIL", "OUT_OF_MEMORY", "FAILED", "TIMEOUT", "CANCELLED", "COMPL
 _TERMINATED = {"exit_code": 0, "signal": int(signal.SIGTERM)}
 
 
-def start(job: LocalJob, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start(job: jobs.LocalJob, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start the supervisor of a job whose job.json is written, and return its process.
 
     `environment` is the job's; it is not stored in any file.
@@ -69,7 +68,7 @@ def kill_wait_s() -> float:
 class _Holder:
     """What the supervisors of a job and of an array have in common."""
 
-    def __init__(self, job: LocalJob, plan: Plan) -> None:
+    def __init__(self, job: jobs.LocalJob, plan: Plan) -> None:
         self.job, self.plan = job, plan
         self.stopped = False
         self._written: dict[str, Any] = {}
@@ -205,7 +204,7 @@ class Supervisor(_Holder):
         self.write("COMPLETING", start=started)
         self._complain(
             f"slurmstepd: error: *** JOB {self.plan.job_id} ON {self.plan.hosts[0]} CANCELLED AT"
-            f" {timestamp(time.time())}{why} ***"
+            f" {jobs.timestamp(time.time())}{why} ***"
         )
         tasks = processes.step_tasks()
         for number in (signal.SIGCONT, signal.SIGTERM):
@@ -241,7 +240,7 @@ class Supervisor(_Holder):
 class ArraySupervisor(_Holder):
     """One array, from its first task to its last."""
 
-    def __init__(self, job: LocalJob, plan: Plan) -> None:
+    def __init__(self, job: jobs.LocalJob, plan: Plan) -> None:
         super().__init__(job, plan)
         self.waiting = list(reversed(plan.indices))
         self.running: dict[int, subprocess.Popen[bytes]] = {}
@@ -293,7 +292,7 @@ class ArraySupervisor(_Holder):
             if not state.is_final:  # its supervisor was killed
                 task.kill_leftovers()
                 wanted = index in self.cancelled or self.stopped
-                word, why = ("CANCELLED", None) if wanted else ("NODE_FAIL", GONE)
+                word, why = ("CANCELLED", None) if wanted else ("NODE_FAIL", jobs.GONE)
                 task.write_state(word, end=time.time(), start=state.start, reason=why)
                 state = task.state()
             self.ended.add(state.state)
@@ -368,7 +367,7 @@ def _fulfilment(kind: str, job_id: str) -> Fulfilment:
 
 def main() -> None:
     """Hold the job of the directory on the command line."""
-    job = LocalJob(Path(sys.argv[1]))
+    job = jobs.LocalJob(Path(sys.argv[1]))
     plan = job.plan()
     if plan is None:
         raise SystemExit(f"no job in {job.path}")

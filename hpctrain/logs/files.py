@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Literal
 
 from hpctrain.runs import launch, layout, store
-from hpctrain.runs.launch import Launch
-from hpctrain.runs.store import Attempt, Run
 from hpctrain.slurm import job_ids
 from hpctrain.slurm.notations import directives, log_pattern
 from hpctrain.util import stored
@@ -300,7 +298,11 @@ def of_paths(paths: Iterable[Path]) -> tuple[LogFile, ...]:
 
 
 def _patterns(
-    run_dir: Path, run: Run, record: Launch | None, job: str, attempts: list[Attempt]
+    run_dir: Path,
+    run: store.Run,
+    record: launch.Launch | None,
+    job: str,
+    attempts: list[store.Attempt],
 ) -> tuple[Path, Path] | None:
     """Return where the script of a job writes output and errors: that of its submission, else the
     one that the run keeps.

@@ -205,8 +205,10 @@ class Folder:
             self._by_shape.setdefault(shape, []).append(match)
         match.text = line.text if bar else match.text
         match.count += line.times
-        match.ranks |= {line.rank} - {None}
-        match.nodes |= {line.node} - {None}
+        if line.rank is not None:
+            match.ranks.add(line.rank)
+        if line.node is not None:
+            match.nodes.add(line.node)
         self._newest[process] = match
         ready = []
         while self._waiting and (

@@ -27,7 +27,6 @@ from hpctrain.explain.rules import (
     logged_exception,
 )
 from hpctrain.logs import excerpts, merge, read, text
-from hpctrain.logs.excerpts import Errors, Open, Place, Steps
 from hpctrain.logs.files import LogFile
 from hpctrain.util.text import is_number
 
@@ -178,7 +177,7 @@ class _Kept:
     first: Match
     last: Match
     count: int
-    steps: Place
+    steps: excerpts.Place
 
 
 class FileScan:
@@ -209,8 +208,8 @@ class FileScan:
         self._dead: set[int] = set()
         self._skipped: Counter[int] = Counter()
         self._hosts: dict[int, str] = {}
-        self._steps, self._done = Steps(), 0
-        self._errors = Errors(self._steps)
+        self._steps, self._done = excerpts.Steps(), 0
+        self._errors = excerpts.Errors(self._steps)
         self._part, self._ended, self._lost, self._ended_steps = 0, False, False, 0
         self._head: tuple[bytes, re.Pattern[bytes]] | None = None
         self._heads: list[int] = []
@@ -225,7 +224,7 @@ class FileScan:
         self._tail = b""
 
     @property
-    def troubles(self) -> list[Open]:
+    def troubles(self) -> list[excerpts.Open]:
         """The errors."""
         return self._errors.found
 
@@ -474,9 +473,9 @@ class FileScan:
             )
         )
 
-    def _open(self, number: int, label: text.Label, before: bytes, behind: bytes) -> Open:
+    def _open(self, number: int, label: text.Label, before: bytes, behind: bytes) -> excerpts.Open:
         rank, node = self._writer(label, {})
-        return Open(
+        return excerpts.Open(
             ErrorExcerpt(
                 file=self.file.name,
                 line=number,

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from hpctrain.logs import files, merge, read
 from hpctrain.logs.files import LogFile
-from hpctrain.logs.merge import Folded, Line
 from hpctrain.slurm.notations import array as arrays
 from hpctrain.slurm.notations import hostlist
 from hpctrain.slurm.notations.records import JobRecord
@@ -129,7 +128,7 @@ class LineFilter:
         self._starts: set[str] = set()
         self._own: set[tuple[int | None, str]] = set()
 
-    def passes(self, line: Line) -> bool:
+    def passes(self, line: merge.Line) -> bool:
         """Whether a line is shown."""
         view = self._view
         if view.since is not None:
@@ -175,11 +174,11 @@ def whole(chosen: LogSelection, view: LogView, write: Callable[[str], None]) -> 
     return shown
 
 
-def _place(line: Line) -> tuple[str | None, str | None]:
+def _place(line: merge.Line) -> tuple[str | None, str | None]:
     return line.file.job, line.file.attempt
 
 
-def _merged(groups: Iterable[list[LogFile]], view: LogView) -> Iterator[Line]:
+def _merged(groups: Iterable[list[LogFile]], view: LogView) -> Iterator[merge.Line]:
     # With a filter, the last matching lines may be anywhere in the file.
     is_all = view.rank is None and view.node is None and view.since is None
     for group in groups:
@@ -239,7 +238,7 @@ class FollowedLogs:
                     self._print(self._folder.add(line))
         return has_ended
 
-    def _print(self, ready: Iterable[Folded]) -> None:
+    def _print(self, ready: Iterable[merge.Folded]) -> None:
         many = sum(file.rank is not None for file, _ in self._growing.values()) > 1
         for each in ready:
             self._write(rendered(each, self._view, many=many) + "\n")
@@ -261,7 +260,7 @@ class FollowedLogs:
         self._say(f"{file.name} was {change}; from its beginning:")
 
 
-def rendered(folded: Folded, view: LogView, *, many: bool = False) -> str:
+def rendered(folded: merge.Folded, view: LogView, *, many: bool = False) -> str:
     """Format a line: with its writer if that is known and not in the text, and the number of
     repetitions.
     """

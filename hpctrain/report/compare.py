@@ -16,7 +16,6 @@ from hpctrain.errors import UsageError
 from hpctrain.jobs import request
 from hpctrain.report.model import evaluation_of, shown
 from hpctrain.runs import history, layout
-from hpctrain.runs.history import Point
 from hpctrain.runs.job_state import State
 from hpctrain.runs.store import Run
 from hpctrain.util.files import read_json
@@ -122,7 +121,9 @@ def gather(
         if known := evaluation_of(runs_dir / run.id):
             values = {**{f"eval_{name}": value for name, value in known.items()}, **known}
             points[run.id].append(
-                Point(at=0.0, step=pasts[run.id].last_step or 0, event="evaluate", values=values)
+                history.Point(
+                    at=0.0, step=pasts[run.id].last_step or 0, event="evaluate", values=values
+                )
             )
     chosen = _metric(points, metric or definition.get("metric"))
     higher = chosen is not None and any(word in chosen for word in _HIGHER)
@@ -172,7 +173,7 @@ def gather(
     return replace(found, next=_next_commands(found, runs_dir))
 
 
-def _metric(points: Mapping[str, Sequence[Point]], asked: str | None) -> str | None:
+def _metric(points: Mapping[str, Sequence[history.Point]], asked: str | None) -> str | None:
     having = {name for each in points.values() for point in each for name in point.values}
     if asked is not None and having and asked not in having:
         raise UsageError(

@@ -345,7 +345,7 @@ class Ask:
         option: of sbatch: `time`, `mem`, `mem-per-cpu`, `mem-per-gpu`.
         value: in Slurm's notation; asked: the job's value, or None if it requested nothing.
         why: the measured need.
-        key: of the config, such as `resources.mem_per_cpu`, if the job's script is rendered from one:
+        key: of the config, as `resources.mem_per_cpu`, if the script is rendered from one:
             a directive written into the script would be lost.
     """
 

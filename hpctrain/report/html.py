@@ -22,7 +22,6 @@ from markupsafe import Markup
 
 from hpctrain.report.document import Block, Chart, Document, Series
 from hpctrain.util import text
-from hpctrain.util.text import number
 
 MARK = "hpctrain report"
 """Generator tag at the start of a page, by which it is recognized."""
@@ -142,7 +141,7 @@ def _labels(values: Sequence[float]) -> list[str]:
     for least, factor, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if highest >= least:
             return [f"{value / factor:.4g}{suffix}" if value else "0" for value in values]
-    return [number(value) for value in values]
+    return [text.number(value) for value in values]
 
 
 WIDTH, HEIGHT = 520, 240
@@ -184,13 +183,13 @@ def _svg(chart: Chart) -> str:
     # Draw gray lines first, emphasized ones on top.
     ordered = sorted(chart.series, key=lambda line: (line.colour is not None, line.emphasis))
     lines = "".join(_line(line, over, up) for line in ordered)
-    place = f'x="{LEFT}" y="{TOP}" width="{PLOT_W}" height="{PLOT_H}"'
+    area = f'x="{LEFT}" y="{TOP}" width="{PLOT_W}" height="{PLOT_H}"'
     name = escape(chart.id)
     return (
         f'<svg class="chart" id="{name}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
         f' aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{escape(chart.title)}</title>'
         f'<desc id="{name}-d">{escape(chart.says or chart.title)}</desc>{axes}'
-        f'<svg class="plot" {place} viewBox="0 0 {PLOT_W} {PLOT_H}">{rules}{lines}</svg>'
+        f'<svg class="plot" {area} viewBox="0 0 {PLOT_W} {PLOT_H}">{rules}{lines}</svg>'
         f"{labels}</svg>"
     )
 

@@ -103,7 +103,7 @@ def _nodes(ranks: Mapping[int, Sequence[Sample]], has: int | None) -> list[Idle]
 
 
 def _idle(ranks: Mapping[int, Sequence[Sample]], run: str | None, *, starving: bool) -> list[Idle]:
-    busy, resting = 0, []
+    busy, resting = 0, list[Sample]()
     for _, tail in sorted(ranks.items()):
         percents = [sample.gpu_utilisation_percent for sample in tail[-_ENOUGH:]]
         known = [percent for percent in percents if percent is not None]

@@ -17,7 +17,6 @@ from hpctrain.memory.sample import Sample
 from hpctrain.report.idle import Idle
 from hpctrain.runs.progress import Progress, part_of
 from hpctrain.util import text
-from hpctrain.util.text import number, printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -122,12 +121,12 @@ def _progress(view: View, width: int) -> list[Line]:
         length = min(60, width - len(words))
         words = bar(step / most, length) + words if length >= 8 else words.strip()
     facts = (
-        ("loss {}", number(known.loss), known.loss),
-        ("eval {}", number(known.eval_loss), known.eval_loss),
+        ("loss {}", text.number(known.loss), known.loss),
+        ("eval {}", text.number(known.eval_loss), known.eval_loss),
         ("tokens/s {:.0f}", known.tokens_per_s, known.tokens_per_s),
         ("MFU {:.1%}", known.mfu, known.mfu),
         ("data wait {:.1%}", known.data_wait, known.data_wait),
-        ("step {} s", number(known.step_s), known.step_s),
+        ("step {} s", text.number(known.step_s), known.step_s),
     )
     speed = "  ".join(form.format(shown) for form, shown, value in facts if value is not None)
     return [(words, "green"), *ends, *_wrapped(speed, "", width)]
@@ -238,7 +237,7 @@ def frame_of_many(views: Sequence[View], title: str, width: int, height: int) ->
                 cut(view.title.removeprefix(prefix), max(12, width // 3)),
                 _WORDS[view.level],
                 "-" if known.step is None else f"{known.step}/{known.max_steps or '-'}",
-                number(known.loss),
+                text.number(known.loss),
                 "-" if known.tokens_per_s is None else f"{known.tokens_per_s:.0f}",
                 "-" if part is None else f"{part:.0%}",
                 why.lstrip(": "),
@@ -307,7 +306,7 @@ def curve(points: Sequence[Point], width: int, height: int) -> list[str]:
     lines = []
     for row in reversed(range(rows)):
         body = "".join(_LEVELS[min(8, max(0, math.ceil(h - row * 8)))] for h in heights[1:])
-        label = {0: number(low, 3), rows - 1: number(high, 3)}.get(row)
+        label = {0: text.number(low, 3), rows - 1: text.number(high, 3)}.get(row)
         lines.append(f"{label or '':>{_LABEL}} {'│' if label is None else '┤'}{body}")
     for at, (ys, mean) in enumerate(zip(columns, means, strict=True), _LABEL + 2):
         if ys and mean is None:
@@ -326,6 +325,6 @@ def paint(lines: Iterable[Line]) -> Text:
     """Convert lines to rich text, without characters that control a terminal."""
     from rich.text import Text
 
-    parts = [(printable(words), style) for words, style in lines]
+    parts = [(text.printable(words), style) for words, style in lines]
     shown = Text(no_wrap=True, overflow="crop", end="")
     return shown.append_text(Text("\n").join(Text(*part) for part in parts))

@@ -18,15 +18,12 @@ from typing import Any
 from hpctrain.config.spec import shown_value
 from hpctrain.explain.model import Explanation
 from hpctrain.jobs import request
-from hpctrain.jobs.request import RanWith
 from hpctrain.logs import files, read, text
-from hpctrain.logs.files import LogFile
 from hpctrain.memory.sample import MARK
 from hpctrain.report import efficiency, idle
 from hpctrain.report.efficiency import Efficiency, most
 from hpctrain.report.idle import Idle
 from hpctrain.runs import checkpoints, history, launch, layout, predicted, progress
-from hpctrain.runs.checkpoints import Saved
 from hpctrain.runs.history import History, RankMemory
 from hpctrain.runs.job_state import State
 from hpctrain.runs.store import Run
@@ -85,7 +82,7 @@ class RunReport:
     command: str
     code: Mapping[str, Any]
     environment: Mapping[str, Any]
-    saved: tuple[Saved, ...]
+    saved: tuple[checkpoints.Saved, ...]
     ends: tuple[tuple[str, list[str]], ...]
     idle: tuple[Idle, ...]
     evaluation: Mapping[str, float]
@@ -179,7 +176,7 @@ def evaluation_of(directory: Path) -> dict[str, float]:
     }
 
 
-def _ends(logs: Sequence[LogFile]) -> Iterator[tuple[str, list[str]]]:
+def _ends(logs: Sequence[files.LogFile]) -> Iterator[tuple[str, list[str]]]:
     """Yield the last lines of the newest output and the newest errors, without samples (shown as
     charts) and ranks' own copies.
     """
@@ -196,7 +193,9 @@ def _ends(logs: Sequence[LogFile]) -> Iterator[tuple[str, list[str]]]:
             yield file.name, lines
 
 
-def _idle(run: Run, past: History, given: ExternalFacts, launched: RanWith) -> tuple[Idle, ...]:
+def _idle(
+    run: Run, past: History, given: ExternalFacts, launched: request.RanWith
+) -> tuple[Idle, ...]:
     """Return wasted resources, from the last samples of each rank: thinned ones overstate
     idleness.
     """

@@ -13,18 +13,14 @@ from typing import Any
 from hpctrain.jobs import targets
 from hpctrain.memory.sample import Sample
 from hpctrain.runs import job_state, progress, store
-from hpctrain.runs.job_state import JobState
 from hpctrain.runs.progress import Progress
-from hpctrain.runs.store import Run
 from hpctrain.slurm import pending
 from hpctrain.slurm.accounts import epoch
 from hpctrain.slurm.base import ASK_EVERY_S
 from hpctrain.slurm.client import SlurmScheduler
 from hpctrain.slurm.notations import array, states
 from hpctrain.slurm.notations.records import JobRecord
-from hpctrain.slurm.pending import QueuePlace
 from hpctrain.util import text
-from hpctrain.util.text import is_number
 
 #: Running tasks of one array that have a line each; more of them share one line.
 _TASKS_SHOWN = 8
@@ -57,12 +53,12 @@ class QueueRow:
     """
 
     record: JobRecord
-    state: JobState
+    state: job_state.JobState
     job_id: str
     run: str | None = None
     run_dir: Path | None = None
     progress: Progress | None = None
-    place: QueuePlace = field(default_factory=QueuePlace)
+    place: pending.QueuePlace = field(default_factory=pending.QueuePlace)
 
     @property
     def eta_s(self) -> float | None:
@@ -128,7 +124,7 @@ def rows_of(jobs: Sequence[JobRecord]) -> list[QueueRow]:
     rows = []
     for job in jobs:
         where, run = dirs.get(job.job_id), runs.get(job.job_id)
-        place = places.get(job.job_id) or QueuePlace(expected=expected_start(job))
+        place = places.get(job.job_id) or pending.QueuePlace(expected=expected_start(job))
         rows.append(
             QueueRow(
                 record=job,
@@ -143,7 +139,7 @@ def rows_of(jobs: Sequence[JobRecord]) -> list[QueueRow]:
     return rows
 
 
-def _progress(run_dir: Path, run: Run | None, job: JobRecord) -> Progress | None:
+def _progress(run_dir: Path, run: store.Run | None, job: JobRecord) -> Progress | None:
     """Return a job's progress, from its own attempts: the run's others belong to other jobs."""
     own = [each.name for each in run.attempts if each.job == job.job_id] if run is not None else []
     if not own:
@@ -163,7 +159,7 @@ def folded(rows: Sequence[QueueRow]) -> list[QueueRow]:
     groups: dict[tuple[object, ...], list[QueueRow]] = {}
     for row in rows:
         number, _, task = row.record.job_id.partition("_")
-        same = (number, row.state) if is_number(task) else (row.record.job_id,)
+        same = (number, row.state) if text.is_number(task) else (row.record.job_id,)
         groups.setdefault(same, []).append(row)
     found = []
     for group in groups.values():
@@ -193,7 +189,9 @@ def expected_start(job: JobRecord) -> float | None:
     return epoch(job.start) if job.state == "PENDING" and job.start is not None else None
 
 
-def state_of(job: JobRecord, run: Run | None, *, place: QueuePlace, now: float) -> JobState:
+def state_of(
+    job: JobRecord, run: store.Run | None, *, place: pending.QueuePlace, now: float
+) -> job_state.JobState:
     """Describe the state of a job.
 
     Args:
@@ -217,7 +215,7 @@ def state_of(job: JobRecord, run: Run | None, *, place: QueuePlace, now: float) 
     )
 
 
-def _waits_for(job: JobRecord, place: QueuePlace) -> str:
+def _waits_for(job: JobRecord, place: pending.QueuePlace) -> str:
     if job.scheduler != "slurm" and job.reason not in pending.REASONS:
         return job.reason or "its turn"
     reason = pending.explain(job.reason)

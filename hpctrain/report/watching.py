@@ -21,15 +21,10 @@ from hpctrain.errors import SchedulerError
 from hpctrain.jobs import request, schedulers
 from hpctrain.jobs.targets import Target
 from hpctrain.logs import files
-from hpctrain.logs.files import LogFile
 from hpctrain.logs.read import Growing
 from hpctrain.report import idle, live, queue
-from hpctrain.report.idle import Idle
-from hpctrain.report.live import Line, View
 from hpctrain.runs import job_state, launch, layout, progress, store
-from hpctrain.runs.job_state import JobState
 from hpctrain.runs.progress import Lines, Progress
-from hpctrain.runs.store import Attempt, Run
 from hpctrain.slurm import job_ids
 from hpctrain.slurm.base import ASK_EVERY_S
 from hpctrain.slurm.notations import array as arrays
@@ -167,12 +162,12 @@ class WatchedRun:
     run_id: str | None
     poller: StatusPoller
     verdict: Verdict
-    planned: Run | None = None
+    planned: store.Run | None = None
     jobs: tuple[str, ...] = ()
-    run: Run | None = None
+    run: store.Run | None = None
     gpus_per_node: int | None = None
     progress: Progress = field(default_factory=Progress)
-    wasted: tuple[Idle, ...] = ()
+    wasted: tuple[idle.Idle, ...] = ()
     heard: float | None = None
     _stamps: dict[str, Any] = field(default_factory=dict)
     _logs: dict[Path, Growing] = field(default_factory=dict)
@@ -187,7 +182,7 @@ class WatchedRun:
         return None if self.run_id is None else self.runs / self.run_id
 
     @property
-    def attempt(self) -> Attempt | None:
+    def attempt(self) -> store.Attempt | None:
         """The newest start."""
         return self.run.last if self.run is not None else None
 
@@ -201,7 +196,7 @@ class WatchedRun:
         changed = self.run_dir is not None and self._has_changed(self.run_dir)
         if changed and self.run_id is not None:
             self.run = store.read_run(self.runs, self.run_id)
-            run = self.run or self.planned or Run(id=self.run_id, tag=self.run_id)
+            run = self.run or self.planned or store.Run(id=self.run_id, tag=self.run_id)
             self.jobs = launch.every_job(self.runs, run)[-_ASKED:]
             config = request.ran_with(run, self.runs).config or {}
             self.gpus_per_node = (config.get("resources") or {}).get("gpus_per_node")
@@ -228,7 +223,7 @@ class WatchedRun:
         if self._logs_of == (job, self.starts) and self._logs:
             return
         self._logs_of = job, self.starts
-        found: Sequence[LogFile] = ()
+        found: Sequence[files.LogFile] = ()
         if self.run_dir is not None and self.run is not None:
             own = [file for file in files.of_run(self.run_dir) if not file.copy]
             found = ([file for file in own if file.job in (None, job)] or own)[-_MOST_LOGS:]
@@ -304,7 +299,7 @@ class WatchedRun:
 # -- the view --------------------------------------------------------------------------------------
 
 
-def view(watched: WatchedRun, now: float) -> View:
+def view(watched: WatchedRun, now: float) -> live.View:
     """Return the current state for display."""
     record, known, ended = watched.record, watched.progress, watched.ended
     runs = record is not None and record.state in states.ACTIVE
@@ -330,7 +325,7 @@ def view(watched: WatchedRun, now: float) -> View:
     if unreachable is not None and not all(map(watched.poller.has_ended, watched.jobs)):
         said = unreachable.details[-1].strip() if unreachable.details else unreachable.what
         note = f"Slurm does not answer ({said}); asking again"
-    return View(
+    return live.View(
         title=watched.run_id or (record.name if record is not None else None) or watched.job or "",
         job=job,
         state=_words(watched, record, state, elapsed),
@@ -351,7 +346,7 @@ def view(watched: WatchedRun, now: float) -> View:
     )
 
 
-def _state_of(watched: WatchedRun, record: JobRecord | None, now: float) -> JobState:
+def _state_of(watched: WatchedRun, record: JobRecord | None, now: float) -> job_state.JobState:
     """Return the state of the current job; without a scheduler record, that of the run's files."""
     if record is not None:
         place = QueuePlace(expected=queue.expected_start(record))
@@ -369,11 +364,11 @@ def _state_of(watched: WatchedRun, record: JobRecord | None, now: float) -> JobS
         words = "not submitted yet, or no job of it is known"
     elif elsewhere := job_ids.elsewhere(watched.job or ""):
         words = f"unknown: {elsewhere}"
-    return JobState(states.UNKNOWN, words, "", "")
+    return job_state.JobState(states.UNKNOWN, words, "", "")
 
 
 def _words(
-    watched: WatchedRun, record: JobRecord | None, state: JobState, elapsed: float | None
+    watched: WatchedRun, record: JobRecord | None, state: job_state.JobState, elapsed: float | None
 ) -> str:
     if record is None or state.level == "wait":
         return state.words
@@ -432,7 +427,7 @@ class ChangeLog:
         self._told: dict[object, object] = {}
         self._step_at = float("-inf")
 
-    def changes(self, view: View, now: float) -> Iterable[dict[str, Any]]:
+    def changes(self, view: live.View, now: float) -> Iterable[dict[str, Any]]:
         """Yield news as the keys of `watch --json`: `change` (state, step, saved, idle, note or
         end), `text`, and values; steps at most every 15 s.
         """
@@ -469,7 +464,7 @@ def _change(kind: str, text: str, **values: Any) -> dict[str, Any]:
     return {"change": kind, "text": text, **values}
 
 
-def _step_words(view: View, known: Progress) -> str:
+def _step_words(view: live.View, known: Progress) -> str:
     of = f" of {known.max_steps}" if known.max_steps else ""
     return ", ".join(
         filter(
@@ -484,7 +479,7 @@ def _step_words(view: View, known: Progress) -> str:
     )
 
 
-def _step_values(view: View, known: Progress) -> dict[str, Any]:
+def _step_values(view: live.View, known: Progress) -> dict[str, Any]:
     return {
         **{name: getattr(known, name) for name in _MEASURED},
         "worst": queue.worst_rank(known.worst, "node"),
@@ -541,7 +536,7 @@ class WatchSession:
         """The worst exit code."""
         return max((each.code for each in self.watched if each.ended), default=0)
 
-    def frame(self, width: int, height: int) -> list[Line]:
+    def frame(self, width: int, height: int) -> list[live.Line]:
         """Return the lines to display now."""
         now = time.time()
         views = [view(each, now) for each in self.watched]
