@@ -111,23 +111,20 @@ class Cutter:
     """Cuts blocks into pieces that end with a line; overlong lines are split."""
 
     def __init__(self) -> None:
-        self._held: list[bytes] = []  # the incomplete line
-        self._size = 0
+        self._held = b""  # the incomplete line
 
     def add(self, got: bytes) -> bytes:
         """Add bytes; return the complete lines, if any."""
+        got = self._held + got
         end = got.rfind(b"\n") + 1
-        if not end and self._size + len(got) > LONGEST_BYTES:
+        if not end and len(got) > LONGEST_BYTES:
             end = len(got)
-        whole = b"".join((*self._held, got[:end])) if end else b""
-        self._held = [got[end:]] if end else [*self._held, got]
-        self._size = sum(map(len, self._held))
-        return whole
+        self._held = got[end:]
+        return got[:end]
 
     def rest(self) -> bytes:
         """Return and clear the incomplete line."""
-        line = b"".join(self._held)
-        self._held, self._size = [], 0
+        line, self._held = self._held, b""
         return line
 
 

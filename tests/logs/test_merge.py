@@ -125,18 +125,6 @@ def test_times_order_the_lines_of_several_files_and_blocks_stay_together() -> No
     ] == ["1", "2", "3"]
 
 
-def test_jobs_and_attempts_come_one_after_the_other_whatever_their_clocks_say() -> None:
-    files = [
-        LogFile(path=Path(f"/x/{job}{stream}"), name="", job=job, stream=stream)
-        for job in ("7", "3")
-        for stream in ("out", "err")
-    ]
-    assert [[file.path.name for file in group] for group in merge.groups(files)] == [
-        ["7out", "7err"],
-        ["3out", "3err"],
-    ]
-
-
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "c", "rank 1 x", "rank 2 x", ""])),

@@ -236,13 +236,3 @@ def test_labels(line: str, said: Label) -> None:
 )
 def test_what_is_no_label(line: str) -> None:
     assert label(line) == Label(line)
-
-
-@given(
-    st.text(alphabet=st.characters(min_codepoint=97, max_codepoint=122), min_size=1),
-    st.integers(0, 99_999),
-)
-def test_a_label_that_is_put_in_front_comes_off_again(said: str, rank: int) -> None:
-    assert label(f"{rank}: {said}") == Label(said, rank)
-    assert label(f"[rank{rank}]: {said}") == Label(said, rank)
-    assert label(f"[default{rank}]:{said}") == Label(said, local_rank=rank)

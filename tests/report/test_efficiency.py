@@ -184,16 +184,6 @@ def test_the_memory_of_a_script_of_ones_own_is_what_slurm_sampled() -> None:
     )
 
 
-def test_a_cpu_run_has_no_gpu_hours() -> None:
-    found = efficiency.of(
-        [account(gpus=None, scheduler="local")],
-        History(starts=(start(0, AT),), ranks=(rank(0, rss_mib=5),)),
-    )
-    assert (found.gpus, found.gpu_hours) == (0, None)
-    assert efficiency.of([], History()).held_s == 0.0
-    assert efficiency.of([], History()).next == ()
-
-
 def test_a_killed_start_ends_when_its_record_says() -> None:
     found = efficiency.of(
         [account(state="TIMEOUT", ended=AT + 900)], History(starts=(killed(0, AT),))
@@ -310,16 +300,6 @@ def test_the_mean_of_a_rate_is_what_the_time_has_brought() -> None:
         for n, value in ((1, 9.0), (2, 0.2), (3, 0.4))
     ]
     assert efficiency.mean_of(History(points=tuple(bare)), "data_wait") == pytest.approx(0.3)
-
-
-def test_a_start_that_goes_on_has_not_ended_with_the_reason_of_its_last_wait() -> None:
-    first = account(state="PREEMPTED", ended=AT + 900)
-    again = account(
-        started=AT + 2000, ended=None, state="RUNNING", reason="BeginTime", earlier=(first,)
-    )
-    rows = document.start_rows(History(starts=(killed(0, AT), killed(1, AT + 2000))), [again])
-    assert "preempted" in rows[0][-1]
-    assert rows[1][-1] == "still running"
 
 
 def test_what_the_scheduler_says_of_an_end_stands_beside_what_the_script_believes() -> None:

@@ -73,9 +73,3 @@ def test_what_is_hostile_stays_text(tmp_path: Path) -> None:
     assert "\u202e" not in page
     assert "{{ 7*7 }}" in seen.text
     assert len(page) < 1_000_000
-
-
-def test_a_single_sample_can_be_seen(tmp_path: Path) -> None:
-    made_runs.gpu_run(tmp_path, "short", ranks=2, steps=10, restarts=0, memory_every=10)
-    chart = page_of(tmp_path, "short").partition("Host memory of the job")[2]
-    assert " dots" in chart[: chart.index("</figure>")], "two samples of one moment are no line"

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import math
-import re
 from typing import Any
 
 from hypothesis import given, settings
@@ -185,12 +184,6 @@ def painted(lines: list[Line], **options: Any) -> str:
     console = Console(file=out, width=79, force_terminal=True, highlight=False, **options)
     console.print(live.paint(lines))
     return out.getvalue()
-
-
-def test_without_colour_there_is_none() -> None:
-    lines = live.frame(VIEW, 79, 22)
-    assert re.findall(r"\x1b\[[0-9;]*m", painted(lines, color_system=None)) == []
-    assert "\x1b[1;31m" in painted(lines, color_system="standard")
 
 
 def test_nothing_in_a_note_is_an_order_to_the_terminal() -> None:
