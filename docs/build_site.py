@@ -95,8 +95,6 @@ def with_help(page: Path, text: str) -> str:
     def help_of(match: re.Match[str]) -> str:
         words = (match[1] or page.stem).split()
         shown = asked(*words, "--help")
-        if "--help-all" in shown.output:
-            shown = asked(*words, "--help-all")
         if shown.exit_code != 0:
             sys.exit(f"{page}: hpctrain {' '.join(words)} --help: {shown.output}")
         return f"```text\n{shown.output}```"

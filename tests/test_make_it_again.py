@@ -141,43 +141,6 @@ def test_submit_never_guesses_which_job_is_meant(hpctrain: str, tmp_path: Path) 
     assert "there is no script 'exp2'" in run("submit", "exp2").stderr
 
 
-@pytest.mark.slow
-def test_what_is_typed_now_counts_and_not_what_was_rendered_yesterday(
-    hpctrain: str, tmp_path: Path
-) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([hpctrain, *words], cwd=tmp_path, capture_output=True, text=True)
-
-    def notes(*words: str) -> list[str]:
-        done = run("submit", "--local", "--wait", *words)
-        assert done.returncode == 0, done.stderr
-        return [line for line in done.stderr.splitlines() if line.startswith("note: sft.sbatch")]
-
-    (tmp_path / "train.py").write_text("")
-    (tmp_path / "config.yaml").write_text("script: train.py\nlauncher: srun\n")
-    script = tmp_path / "sft.sbatch"
-    assert run("render", "--nodes", "2", "--time", "0:30:00", "--", "--x", "1").returncode == 0
-    [note] = notes("--account", "X")
-    assert note.endswith("without its earlier options: --nodes 2 --time 0:30:00 -- --x 1")
-    assert "--account=X " in script.read_text()
-    assert "--nodes=1 " in script.read_text()
-    # The same again, and with more: nothing is dropped.
-    assert notes("--account", "X") == []
-    assert notes("--account", "X", "--time", "0:20:00") == []
-    (tmp_path / "own.yaml").write_text(
-        "script: train.py\nlauncher: srun\nresources: {time: 0:20:00, account: X}\n"
-    )
-    [note] = notes("--config", "own.yaml")
-    assert note.endswith("--account X --time 0:20:00")
-    [note] = notes("--account", "Y")
-    assert note.endswith("--config own.yaml")
-    before = script.read_bytes()
-    # What somebody has edited is not replaced.
-    script.write_bytes(before + b"# mine\n")
-    done = run("submit", "--local", "--config", "own.yaml", "--account", "Z")
-    assert (done.returncode, script.read_bytes()) == (2, before + b"# mine\n")
-
-
 def test_home_directories_and_variables(hpctrain: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(
         "environment: {venv: ~/envs/a b}\ntraining: {model_name_or_path: ~/models/x, text: a~b}\n"

@@ -165,7 +165,7 @@ def typed(command: str, chosen: RunFilter, runs_dir: Path) -> str:
 
 # -- the options of a job, shared by all commands that render a script ------------------------------
 
-ARGUMENTS, _ALL = "hpctrain.arguments", "hpctrain.help_all"
+ARGUMENTS = "hpctrain.arguments"
 #: Titles of the option groups, by the first part of a key's path; the default is Training.
 _TITLES = {
     "resources": "Resources",
@@ -185,25 +185,6 @@ _GROUP = {entry.option: _TITLES.get(entry.path[0], "Training") for entry in FIEL
     "--to": "Output",
     "--force": "Output",
 }
-#: Only shown by --help-all.
-_RARE = {
-    "--mem-per-cpu",
-    "--cpus-per-gpu",
-    "--reservation",
-    "--gpu-type",
-    "--gpu-directive",
-    "--ignore",
-    "--template",
-    "--chdir",
-    "--accelerate-config",
-    "--uv",
-    "--pixi",
-    "--container-engine",
-    "--env-profile",
-    "--parsable",
-}
-
-
 #: Options with their completion functions.
 _COMPLETED = {
     "--partition": complete_partitions,
@@ -214,13 +195,6 @@ _COMPLETED = {
 
 #: An unknown option at least this similar to one of hpctrain's is a typo, not one of the training.
 _SIMILAR = 0.8
-
-
-def _show_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        ctx.meta[_ALL] = True
-        click.echo(ctx.get_help())
-        ctx.exit()
 
 
 class JobCommand(click.Command):
@@ -279,12 +253,12 @@ class JobCommand(click.Command):
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in groups, rarely used ones only with --help-all."""
+        """Write the options in groups."""
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _ORDER}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             name = next((word for word in parameter.opts if word.startswith("--")), "")
-            if record is not None and (ctx.meta.get(_ALL) or name not in _RARE):
+            if record is not None:
                 groups[_GROUP.get(name, "Options")].append(record)
         for title, records in groups.items():
             if records:
@@ -299,7 +273,7 @@ class JobCommand(click.Command):
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of `config.fields`, --sbatch, --config, --to and --help-all."""
+    """Add the options of `config.fields`, --sbatch, --config and --to."""
     decorators = [
         click.option(
             entry.option,
@@ -325,14 +299,6 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--to",
             metavar="FILE",
             help="Script to write; - for stdout. Default: JOB_NAME.sbatch.",
-        ),
-        click.option(
-            "--help-all",
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_show_all,
-            help="Show this message with the rare options, and exit.",
         ),
     ]
     for decorate in reversed(decorators):

@@ -36,13 +36,11 @@ class Field:
     Attributes:
         path: its path in config.yaml.
         option: its long option; other spellings are in `aliases`.
-        example: a valid value, for the `fix:` line.
         help: one line for --help.
     """
 
     path: tuple[str, ...]
     option: str
-    example: str
     help: str
     metavar: str = "TEXT"
     aliases: tuple[str, ...] = ()
@@ -69,52 +67,45 @@ def _one_of(kind: Any) -> str:
     return f"{{{','.join(get_args(kind))}}}"
 
 
-def _resource(
-    name: str, option: str, example: str, help_: str, metavar: str = "TEXT", *aliases: str
-) -> Field:
-    return Field(("resources", name), option, example, help_, metavar, aliases)
+def _resource(name: str, option: str, help_: str, metavar: str = "TEXT", *aliases: str) -> Field:
+    return Field(("resources", name), option, help_, metavar, aliases)
 
 
 FIELDS: tuple[Field, ...] = (
-    _resource("nodes", "--nodes", "2", "Number of nodes.", "N", "-N"),
+    _resource("nodes", "--nodes", "Number of nodes.", "N", "-N"),
     _resource(
         "gpus_per_node",
         "--gpus",
-        "4",
         "GPUs per node; one process is started per GPU. 0: one process on the CPU.",
         "N",
         "--gpus-per-node",
     ),
-    _resource("partition", "--partition", "boost_usr_prod", "Partition.", "NAME", "-p"),
-    _resource("account", "--account", "my_project", "Account to charge.", "NAME", "-A"),
-    _resource("qos", "--qos", "normal", "QOS.", "NAME", "-q"),
+    _resource("partition", "--partition", "Partition.", "NAME", "-p"),
+    _resource("account", "--account", "Account to charge.", "NAME", "-A"),
+    _resource("qos", "--qos", "QOS.", "NAME", "-q"),
     _resource(
         "time",
         "--time",
-        "01:00:00",
         "Time limit: MM, HH:MM:SS or D-HH:MM:SS.",
         "TIME",
         "-t",
     ),
-    _resource("mem", "--mem", "64G", "Memory per node, e.g. 64G; 0 requests all of it.", "SIZE"),
+    _resource("mem", "--mem", "Memory per node, e.g. 64G; 0 requests all of it.", "SIZE"),
     _resource(
         "mem_per_gpu",
         "--mem-per-gpu",
-        "60G",
         "Memory per GPU; mutually exclusive with --mem.",
         "SIZE",
     ),
     _resource(
         "mem_per_cpu",
         "--mem-per-cpu",
-        "4G",
         "Memory per core; mutually exclusive with --mem.",
         "SIZE",
     ),
     _resource(
         "cpus_per_task",
         "--cpus-per-task",
-        "32",
         "Cores per task (of a launcher: per node). Default: 8 per GPU.",
         "N",
         "-c",
@@ -122,38 +113,33 @@ FIELDS: tuple[Field, ...] = (
     _resource(
         "cpus_per_gpu",
         "--cpus-per-gpu",
-        "8",
         "Cores per GPU; mutually exclusive with --cpus-per-task.",
         "N",
     ),
-    _resource("constraint", "--constraint", "a100", "Required node features.", "LIST", "-C"),
-    _resource("reservation", "--reservation", "course", "Reservation.", "NAME"),
+    _resource("constraint", "--constraint", "Required node features.", "LIST", "-C"),
+    _resource("reservation", "--reservation", "Reservation.", "NAME"),
     _resource(
         "gpu_type",
         "--gpu-type",
-        "a100",
         "GPU type, if the site requires one (e.g. a100).",
         "NAME",
     ),
     _resource(
         "gpu_directive",
         "--gpu-directive",
-        "gres",
         "Directive that requests the GPUs.",
         _one_of(GpuDirective),
     ),
-    Field(("check", "ignore"), "--ignore", "torch-build", "Check findings to ignore.", "ID,..."),
+    Field(("check", "ignore"), "--ignore", "Check findings to ignore.", "ID,..."),
     Field(
         ("cluster",),
         "--cluster",
-        "leonardo",
         "Cluster profile; list them with `hpctrain clusters`.",
         "NAME",
     ),
     Field(
         ("job_name",),
         "--job-name",
-        "sft",
         "Name of the job, its script and its logs.",
         "NAME",
         ("-J",),
@@ -161,42 +147,36 @@ FIELDS: tuple[Field, ...] = (
     Field(
         ("launcher",),
         "--launcher",
-        "accelerate",
         "What starts the processes. Default: accelerate.",
         _one_of(Launcher),
     ),
     Field(
         ("sharding",),
         "--sharding",
-        "fsdp",
         "ddp: the whole model on each GPU; fsdp: FSDP2; zero2, zero3: DeepSpeed.",
         _one_of(Sharding),
     ),
     Field(
         ("task",),
         "--task",
-        "classify",
         "Built-in training: fine-tuning or sequence classification. Default: sft.",
         _one_of(Task),
     ),
     Field(
         ("script",),
         "--script",
-        "train.py",
         "Training script. Default: the built-in script for --task.",
         "FILE",
     ),
     Field(
         ("template",),
         "--template",
-        "multi_node.sbatch.j2",
         "Custom template, or the name of one in templates/.",
         "FILE",
     ),
     Field(
         ("chdir",),
         "--chdir",
-        "/path/to/project",
         "Working directory of the job. Default: this one.",
         "DIR",
         ("-D",),
@@ -204,28 +184,24 @@ FIELDS: tuple[Field, ...] = (
     Field(
         ("accelerate_config",),
         "--accelerate-config",
-        "multi_gpu.yaml",
         "accelerate config file.",
         "FILE",
     ),
     Field(
         ("offline",),
         "--offline",
-        "true",
         "Set the offline variables of Hugging Face and W&B.",
         "{true,false}",
     ),
     Field(
         ("sweep",),
         "--sweep",
-        "points.json",
         "Sweep in JSON or YAML, instead of the config's.",
         "FILE",
     ),
     Field(
         ("array",),
         "--array",
-        "0-9%4",
         "Indices of a job array, e.g. 0-9%4; of a sweep, the combinations to run.",
         "LIST",
         ("-a",),
@@ -233,44 +209,35 @@ FIELDS: tuple[Field, ...] = (
     Field(
         ("restart", "mode"),
         "--restart",
-        "requeue",
         "How an unfinished job continues; chain: in follow-up jobs.",
         _one_of(RestartMode),
     ),
-    Field(("restart", "max"), "--max-restarts", "10", "Maximum number of restarts.", "N"),
+    Field(("restart", "max"), "--max-restarts", "Maximum number of restarts.", "N"),
     Field(
         ("data", "stage"),
         "--data-stage",
-        "local",
         "local: copy the dataset to each node before the training.",
         _one_of(DataStage),
     ),
-    Field(("environment", "conda"), "--conda", "base", "conda environment to activate.", "NAME"),
-    Field(
-        ("environment", "venv"), "--venv", ".venv", "Python virtual environment to activate.", "DIR"
-    ),
-    Field(("environment", "uv"), "--uv", ".", "Project whose uv environment to activate.", "DIR"),
-    Field(
-        ("environment", "pixi"), "--pixi", ".", "Project whose pixi environment to activate.", "DIR"
-    ),
+    Field(("environment", "conda"), "--conda", "conda environment to activate.", "NAME"),
+    Field(("environment", "venv"), "--venv", "Python virtual environment to activate.", "DIR"),
+    Field(("environment", "uv"), "--uv", "Project whose uv environment to activate.", "DIR"),
+    Field(("environment", "pixi"), "--pixi", "Project whose pixi environment to activate.", "DIR"),
     Field(
         ("environment", "container", "image"),
         "--container",
-        "image.sif",
         "Container image.",
         "FILE",
     ),
     Field(
         ("environment", "container", "engine"),
         "--container-engine",
-        "apptainer",
         "Container engine. Default: apptainer.",
         _one_of(ContainerEngine),
     ),
     Field(
         ("environment", "profile"),
         "--env-profile",
-        "large-scale",
         "Environment profile, e.g. debug or large-scale.",
         "NAME",
     ),

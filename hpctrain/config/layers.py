@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpctrain.config import arguments as training_arguments
-from hpctrain.config.fields import ALIASES, BY_PATH, FIELDS, RIVALS, SYNONYMS, Field
+from hpctrain.config.fields import ALIASES, BY_PATH, FIELDS, RIVALS, SYNONYMS
 from hpctrain.errors import UsageError
 from hpctrain.util import yaml12
 from hpctrain.util.schema import KeyPath, Problem, known_keys, nearest, sentence, unknown_key
@@ -241,25 +241,12 @@ def _usage_error(found: Sequence[tuple[Layer | None, str]], again: str) -> Usage
     titles = list(dict.fromkeys(layer.title for layer, _ in problems if layer is not None)) or [
         "the config"
     ]
-    lines = tuple(line for _, line in problems)
     files = [layer.title for layer, _ in problems if layer is not None and layer.kind == "file"]
-    fix, hint = None, None
-    if files:
-        hint = f"edit {files[0]}, then run: {again}"
-    else:
-        examples = [
-            f"{entry.option} {entry.example}"
-            for entry in FIELDS
-            if any(_blames(line, entry) for line in lines)
-        ]
-        fix = " ".join([again, *examples]) if examples else f"{again} --help"
-    what = yaml12.problems_in(len(problems), " and ".join(titles))
-    return UsageError(what, details=lines, fix=fix, hint=hint)
-
-
-def _blames(line: str, entry: Field) -> bool:
-    return line.startswith(
-        (f"{entry.option} ", f"{entry.option}:", *(f"{variable}:" for variable in entry.variables))
+    return UsageError(
+        yaml12.problems_in(len(problems), " and ".join(titles)),
+        details=tuple(line for _, line in problems),
+        fix=None if files else f"{again} --help",
+        hint=f"edit {files[0]}, then run: {again}" if files else None,
     )
 
 

@@ -82,11 +82,6 @@ class Container(Section):
     binds: tuple[Bind, ...] = ()
     gpu_libraries: GpuLibraries = "nv"
 
-    @property
-    def gpu(self) -> GpuLibraries:
-        """The name that templates use."""
-        return self.gpu_libraries
-
     def problems(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield a problem if the image is missing."""
         if not self.image:

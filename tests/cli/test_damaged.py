@@ -20,7 +20,6 @@ from hpctrain.runs import launch
 from tests.cli import hostile_world
 from tests.cli.conftest import Desk
 from tests.cli.hostile_world import World
-from tests.cli.terminal import Terminal
 from tests.runs import make
 
 
@@ -42,39 +41,6 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "a list": lambda path: path.write_text("[]"),
     "digits": lambda path: path.write_text('{"state": "RUNNING", "start": ' + "9" * 5000 + "}"),
 }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["job.json", "state.json", "supervisor.json"])
-def test_a_damaged_record_of_a_local_job_takes_no_other_down(
-    world: hostile_world.World,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    name: str,
-    damage: str,
-) -> None:
-    job, array = world.local  # type: ignore[attr-defined]
-    path = world.state / "local" / job / name
-    whole = path.read_text()
-    monkeypatch.chdir(world.project)
-    for variable, value in world.environment.items():
-        monkeypatch.setenv(variable, value)
-    path.unlink()
-    DAMAGES[damage](path)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main(["ps", "--json"])
-        rows = {row["job_id"]: row for row in json.loads(capfd.readouterr().out)["jobs"]}
-    finally:
-        path.unlink()
-        path.write_text(whole)
-    assert ended.value.code == 0
-    assert any(each.startswith(array) for each in rows)
-    if name == "supervisor.json":
-        assert rows[job]["state"] == "FAILED"
-    else:
-        assert (rows[job]["state"], f"{job}/{name}" in rows[job]["reason"]) == ("NODE_FAIL", True)
 
 
 @pytest.mark.slow
@@ -134,15 +100,6 @@ def test_a_file_that_is_none_is_refused(
     assert done.returncode in (1, 2), done.stderr
     assert "this is a mistake" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(("fix: ", "hint: "))
-
-
-def test_a_pipe_of_the_shell_is_a_file(desk: Desk, hpctrain: str) -> None:
-    typed = f"{hpctrain} render --to out.sbatch --config <(printf 'job_name: piped\\n')"
-    done = subprocess.run(
-        ["bash", "-c", typed], cwd=desk.directory, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    assert "--job-name=piped" in (desk.directory / "out.sbatch").read_text()
 
 
 @pytest.mark.parametrize("verb", ["report", "explain", "resubmit", "watch --once", "runs show"])
@@ -288,28 +245,3 @@ def test_no_verb_sends_a_terminal_orders(
         if "--json" in words and out:
             for line in [out] if verb[0] != "watch" else out.splitlines():
                 json.loads(line)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("ps",),
-        ("logs", "asked"),
-        ("explain", "asked"),
-        ("runs", "list"),
-        ("watch", "--once", "asked"),
-    ],
-)
-@pytest.mark.parametrize("kind", ["slurm", "records"])
-def test_a_terminal_gets_our_own_styles_and_no_other_orders(
-    worlds: dict[str, World], kind: str, words: tuple[str, ...]
-) -> None:
-    world = worlds[kind]
-    shell = ("bash", "-c", 'cd "$1"; shift; exec "$@"', "bash", str(world.project))
-    terminal = Terminal(*shell, sys.executable, "-P", "-m", "hpctrain", *words, **world.environment)
-    terminal.end()
-    left = re.sub(rb"\x1b\[[0-9;]*m|\r\n", b"", terminal.written)
-    assert terminal.written
-    assert seen(left) == ""
-    assert b"2;31m" not in terminal.written

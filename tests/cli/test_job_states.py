@@ -4,9 +4,6 @@
 
 import json
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,42 +13,22 @@ import pytest
 
 from hpctrain.cli import follow
 from hpctrain.errors import SchedulerError
-from hpctrain.report import watching
-from hpctrain.runs import job_state as run_states
 from hpctrain.runs import launch
-from hpctrain.runs.store import Attempt, Run
 from hpctrain.slurm import ledger, query_cache
 from hpctrain.slurm.client import SlurmScheduler
 from hpctrain.slurm.ledger import Submission
-from hpctrain.slurm.notations.records import SEPARATOR, JobRecord
+from hpctrain.slurm.notations.records import JobRecord
 from tests.cli.conftest import Desk
+from tests.cli.fake_slurm import put, queued, show
 from tests.runs import make
 from tests.scheduler.sacct_rows import row
-from tests.waiting import wait_until
 
 AT = make.AT
 
 
-def queued(job_id: str, state: str, reason: str = "None", elapsed: str = "0:30") -> str:
-    return SEPARATOR.join(
-        (job_id, "sft", state, reason, elapsed, "10:00", "1", "gpu", "N/A", "(null)")
-    )
-
-
 @pytest.fixture
 def cluster(desk: Desk) -> Desk:
-    """A Slurm of programs: `queue` holds my jobs; sacct is silent, so that only the files say how a
-    job ended.
-    """
-    desk.program("sacct scancel sbatch", "true")
-    desk.program("scontrol", "exit 1")
-    desk.set(LOGNAME="ada")
-    desk.program("squeue", f"case \" $* \" in *' -P '*) ;; *) cat {desk.directory}/../queue;; esac")
-    return desk
-
-
-def show(desk: Desk, *queue: str) -> None:
-    desk.write("../queue", "".join(f"{row}\n" for row in queue))
+    return put(desk)
 
 
 def jobs(desk: Desk, *words: str) -> dict[str, dict[str, Any]]:
@@ -125,12 +102,6 @@ def test_every_command_says_the_same_of_it(cluster: Desk, words: tuple[str, ...]
     assert summary in told, told
     assert "FAILED" not in told
     assert "exit code 85" not in told
-
-
-def test_the_next_link_still_waits(cluster: Desk) -> None:
-    chain(cluster, second="PENDING")
-    for words in ((), ("24",)):
-        assert re.search(r"\b25\b", jobs(cluster, *words)["24"]["summary"])
 
 
 def test_a_deliberate_stop_did_not_fail(cluster: Desk) -> None:
@@ -217,7 +188,7 @@ def test_a_job_that_waits_to_start_again_has_no_eta(cluster: Desk) -> None:
         "useful_tokens_per_s": 1500.0,
     }
     make.metrics(attempt, {"event": "begin", "step": 0}, {"step": 40, "loss": 2.0}, speed)
-    show(cluster, queued("24", "PENDING", "BeginTime", "0:00"))
+    show(cluster, queued("24", "PENDING", "BeginTime"))
     job = jobs(cluster)["24"]
     assert (job["step"], job["loss"]) == (40, 2.0), "what it did is done"
     assert (job["eta_s"], job["tokens_per_s"]) == (None, None), "what it did per second is over"
@@ -342,16 +313,7 @@ def submitted(desk: Desk, tag: str, *numbers: str, array: str | None = None) -> 
         ledger.found(ledger.record(sent, launch / "submissions"), number)
 
 
-# -- The seconds in which slurmctld and slurmdbd do not say the same of a job: what each verb
-
-
-START = "2026-11-22T07:49:27"
-
-
-def queued_row(state: str, reason: str = "None", job: str = "27") -> str:
-    return SEPARATOR.join(
-        (job, "sft", state, reason, "0:42", "1:00:00", "2", "gpu", START, "hpctrain:abc")
-    )
+# -- The seconds in which slurmctld and slurmdbd do not say the same of a job
 
 
 def accounted(
@@ -368,117 +330,46 @@ def accounted(
     return row(job, state, exit_code, Partition="gpu", **more)
 
 
-@pytest.fixture
-def slurm(desk: Desk) -> Desk:
-    desk.program("sbatch scancel", "true")
-    desk.program("scontrol", "exit 1")
-    return desk
-
-
-def says(slurm: Desk, *, squeue: str = "", sacct: str = "") -> None:
-    slurm.write("queue", squeue + "\n" * bool(squeue))
-    slurm.write("accounts", sacct + "\n" * bool(sacct))
-    slurm.program("squeue", f"cat {slurm.directory}/queue")
-    slurm.program("sacct", f"cat {slurm.directory}/accounts")
-
-
-@pytest.mark.slow
-def test_a_job_that_is_cleaned_up_has_not_ended_for_slurmctld_and_has_for_slurmdbd(
-    slurm: Desk,
+def test_a_job_that_slurmctld_has_forgotten_is_known_to_slurmdbd_or_to_nobody(
+    cluster: Desk,
 ) -> None:
-    says(slurm, squeue=queued_row("COMPLETING"), sacct=accounted("CANCELLED by 0", "0:15"))
-    [record] = SlurmScheduler().status(["27"])
-    assert (record.state, record.is_final) == ("COMPLETING", False), "its nodes are not free yet"
-    assert " COMPLETING " in slurm.run("ps").out
-    watched = slurm.run("watch", "27", "--once")
-    assert "ending for 0:00:42 of 1:00:00 on 2 nodes" in watched.out, watched
-    cancelled = slurm.run("cancel", "27")
-    assert cancelled.out == "cancelled job 27 (sft)\n", "a requeue would bring it back"
-    last = Attempt(name="27.0", job_id="27", slurm_job_id="27", outcome="stopped", reason="signal")
-    state = run_states.state_of(
-        Run(id="r", tag="r", attempts=(last,)), ("27",), {"27": "COMPLETING"}
-    )
-    assert (state.word, state.live) == ("stopped", ("27",)), "nothing of it is removed yet"
-
-
-def test_a_job_that_slurmdbd_has_not_heard_all_of_keeps_its_name(slurm: Desk) -> None:
-    """`allocation` is slurmdbd's word for a name that it does not know yet; limit and nodes are not
-    known either.
-    """
-    says(
-        slurm,
-        squeue=queued_row("FAILED", "NonZeroExitCode"),
-        sacct=accounted("FAILED", "3:0", name="allocation", limit="", nodes="1"),
-    )
-    for record in (*SlurmScheduler().status(["27"]), *SlurmScheduler().status()):
-        assert (
-            record.name,
-            record.state,
-            record.exit_code,
-            record.n_nodes,
-            record.time_limit_s,
-        ) == (
-            "sft",
-            "FAILED",
-            3,
-            2,
-            3600,
-        )
-    assert "exit code 3" in slurm.run("ps", "sft").out
-    # It is asked for again as long as it is half: the steps, which say what killed it, come too.
-    says(slurm, sacct=accounted("OUT_OF_MEMORY", "0:125"))
-    [record] = SlurmScheduler().status(["27"], max_age_s=15.0)
-    assert record.state == "OUT_OF_MEMORY"
-
-
-def test_a_job_that_slurmdbd_still_calls_running_has_ended_for_slurmctld(slurm: Desk) -> None:
-    says(slurm, squeue=queued_row("COMPLETED"), sacct=accounted("RUNNING"))
-    slurm.program(
-        "scontrol",
-        "echo 'JobId=27 JobName=sft UserId=me(0) GroupId=me(0) JobState=COMPLETED ExitCode=0:0"
-        " RunTime=00:00:42'",
-    )
-    [record] = SlurmScheduler().status(["27"])
-    assert (record.state, record.exit_code) == ("COMPLETED", 0)
-
-
-def test_a_job_that_slurmctld_has_forgotten_is_known_to_slurmdbd_or_to_nobody(slurm: Desk) -> None:
-    says(slurm, sacct=accounted("COMPLETED"))
-    assert " COMPLETED " in slurm.run("ps", "27").out
-    says(slurm)
-    assert slurm.refused("ps", "28").lines[0] == "error: there is no job '28'"
-    slurm.program(
+    cluster.program("sacct", f"echo '{accounted('COMPLETED')}'")
+    assert " COMPLETED " in cluster.run("ps", "27").out
+    cluster.program("sacct", "true")
+    assert cluster.refused("ps", "28").lines[0] == "error: there is no job '28'"
+    cluster.program(
         "sacct",
         "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1",
     )
     for words in (("ps", "29"), ("cancel", "29"), ("logs", "29")):
-        unknown = slurm.refused(*words, code=3)
+        unknown = cluster.refused(*words, code=3)
         assert unknown.lines[:2] == [
             "error: whether there is a job '29' is not known",
             "  sacct said: Problem talking to the database: Connection refused",
         ]
-    slurm.program("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    assert slurm.refused("ps", "30").lines[0] == "error: there is no job '30'", (
+    cluster.program("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert cluster.refused("ps", "30").lines[0] == "error: there is no job '30'", (
         "a site without accounting has no trouble with it"
     )
 
 
-def test_a_silent_slurmctld_is_waited_for_once_in_a_command(slurm: Desk) -> None:
-    says(slurm, sacct=accounted("RUNNING"))
-    slurm.set(HPCTRAIN_SLURM_TIMEOUT="3")
-    slurm.program("squeue", f"echo asked >> {slurm.directory}/asked; sleep 20")
-    slurm.program("scontrol", f"echo asked >> {slurm.directory}/asked; sleep 20")
-    slurm.program("sacct", "echo 'sacct: error: no' >&2; exit 1")
-    slurm.write("logs/output_sft_27.log", "step 1\n")
-    said = slurm.run("explain", "27")
+def test_a_silent_slurmctld_is_waited_for_once_in_a_command(cluster: Desk) -> None:
+    cluster.program("sacct", f"echo '{accounted('RUNNING')}'")
+    cluster.set(HPCTRAIN_SLURM_TIMEOUT="3")
+    cluster.program("squeue", f"echo asked >> {cluster.directory}/asked; sleep 20")
+    cluster.program("scontrol", f"echo asked >> {cluster.directory}/asked; sleep 20")
+    cluster.program("sacct", "echo 'sacct: error: no' >&2; exit 1")
+    cluster.write("logs/output_sft_27.log", "step 1\n")
+    said = cluster.run("explain", "27")
     assert (said.code, said.out) == (0, "no failure found\n")
     assert said.lines[-2:] == [
         "note: whether job 27 still runs, or how it ended, is not known",
         "note: squeue did not answer within 3 s; hpctrain ps 27 asks again",
     ]
-    assert (slurm.directory / "asked").read_text() == "asked\n"
-    says(slurm, squeue=queued_row("RUNNING"))
-    assert slurm.run("ps").code == 0, "the next command asks again"
+    assert (cluster.directory / "asked").read_text() == "asked\n"
+    put(cluster)
+    show(cluster, queued("27", "RUNNING"))
+    assert cluster.run("ps").code == 0, "the next command asks again"
 
 
 # -- What each verb says while Slurm's controller does not answer: what the files here know,
@@ -591,47 +482,6 @@ def test_a_log_is_shown_while_slurm_is_being_asked() -> None:
     assert seen[0] >= 4
 
 
-def test_watch_goes_on_while_slurm_is_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Held()
-    monkeypatch.setattr(watching.schedulers, "available", lambda: [held])
-    poll = watching.StatusPoller(time.monotonic)
-    for _ in range(3):
-        poll.ask(["123"], patience=0.01)
-    assert (poll.is_asking, poll.asked, poll.record("123")) == (
-        True,
-        1,
-        None,
-    ), "one question at a time"
-    held.let_go.set()
-
-    def answered() -> bool:
-        poll.ask(["123"], patience=0.1)
-        return poll.record("123") is not None
-
-    wait_until(answered)
-    assert (poll.is_asking, poll.has_ended("123")) == (False, True)
-
-
-@pytest.mark.slow
-def test_whoever_leaves_watch_leaves_no_squeue_behind(submitted_project: Desk) -> None:
-    asked = submitted_project.directory / "asked"
-    submitted_project.program(
-        "squeue", f"echo $$ > {asked}.part; mv {asked}.part {asked}; exec sleep 600"
-    )
-    watch = subprocess.Popen(
-        [Path(sys.executable).with_name("hpctrain"), "watch", "r"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    wait_until(asked.exists)
-    watch.send_signal(signal.SIGINT)  # to it alone: a terminal tells both
-    assert watch.wait(600) == 130
-    status = Path(f"/proc/{asked.read_text().strip()}/status")
-    wait_until(
-        lambda: not status.exists() or "\nState:\tZ" in status.read_text()
-    )  # a zombie, where nobody buries
-
-
 # -- A Slurm that refuses, is silent, talks too much or is not there at all; real executables
 
 
@@ -716,20 +566,6 @@ def test_a_refused_command_is_repeated_with_its_options(
     assert said.err.rstrip().endswith(f"then run: hpctrain submit --run-id r --no-check {again}")
 
 
-def test_a_refused_resubmission_continues_its_run(rendered: Desk) -> None:
-    rendered.program("sbatch", "echo 12")
-    assert rendered.run("submit", "--no-check", "--run-id", "r", "--nodes", "2").code == 0
-    rendered.program("sbatch", "echo 'sbatch: error: our own policy' >&2; exit 1")
-    said = rendered.refused("resubmit", "r", code=1)
-    assert said.lines[-1].endswith("then run: hpctrain submit --nodes 2 --run-id r")
-
-
-UNREACHABLE = [
-    "Unable to contact slurm controller (connect failure)",
-    "slurm_load_jobs error: Connection refused",
-]
-
-
 @pytest.mark.parametrize(
     ("printed", "shown"),
     [
@@ -766,39 +602,3 @@ def test_a_script_that_is_no_batch_script(rendered: Desk, script: str, where: li
     rendered.program("sbatch", "echo 'sbatch was called' >&2; exit 9")
     rendered.write("x.sh", script)
     assert "x.sh is not a batch script" in rendered.refused("submit", *where, "x.sh").err
-
-
-def test_a_local_job_is_shown_and_cancelled_while_slurm_is_silent(
-    rendered: Desk, no_slurm: None
-) -> None:
-    rendered.write(
-        "job.sbatch",
-        "#!/bin/bash\n#SBATCH --job-name=here\n#SBATCH --output=out.log\necho started; sleep 300\n",
-    )
-    submitted = rendered.run("submit", "--local", "--no-check", "--parsable", "job.sbatch")
-    assert submitted.code == 0, submitted.err
-    job = submitted.out.strip()
-    log = rendered.directory / "out.log"
-    wait_until(lambda: log.exists() and log.read_text(), "its supervisor starts it")
-    for name in ("sbatch", "squeue", "sacct", "scancel"):
-        rendered.program(
-            name,
-            f"touch {rendered.directory}/asked; echo '{name}: error: {UNREACHABLE[0]}' >&2; exit 1",
-        )
-    assert rendered.run("logs", job).code == 0
-    assert not (rendered.directory / "asked").exists(), "the id is one of this machine"
-    by_name = rendered.run("logs", "here")
-    assert by_name.code == 0
-    assert "note: Slurm does not answer" in by_name.err
-    for verb in (["logs", "other"], ["logs", "5"], ["cancel", "here", "5", "--yes"], ["cancel"]):
-        refused = rendered.refused(*verb, code=3)
-        found = [line for line in refused.lines if line != "nothing was cancelled"]
-        assert found == [
-            f"error: Slurm does not answer: squeue said: {UNREACHABLE[0]}",
-            "fix: sinfo",
-            "hint: when that answers, run: hpctrain ps",
-        ]
-        assert (verb[0] == "cancel") == (found != refused.lines)
-    assert rendered.run("ps").err.splitlines() == found, "the words of ps"
-    ended = rendered.run("cancel", job)
-    assert (ended.code, ended.out) == (0, f"cancelled job {job} (here)\n")

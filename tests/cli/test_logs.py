@@ -70,31 +70,6 @@ def test_two_ranks_on_two_nodes_that_write_at_once(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_script_of_the_users_prints_is_in_the_log_as_it_is(desk: Desk) -> None:
-    """Whoever reads the log by program finds the lines that the script wrote: nothing in front, and
-    none cut.
-    """
-    # print() writes the line and its end apart, and the other rank may come between.
-    line = 'json.dumps({"loss": 1.5, "text": "ä" * 3000}, ensure_ascii=False)'
-    desk.write("train.py", f'import json, sys\nsys.stdout.write({line} + "\\n")\n')
-    assert (
-        desk.run(
-            "render", "--script", "train.py", "--launcher", "srun", "--nodes", "2", "--gpus", "1"
-        ).code
-        == 0
-    )
-    done = desk.run("submit", "--local", "--wait", "--run-id", "plain")
-    assert done.code == 0, done.err
-    [path] = (desk.directory / "logs").glob("output_*_*.log")
-    lines = [
-        line
-        for line in path.read_text().splitlines()
-        if not line.startswith(("hpctrain: ", "rendezvous: "))
-    ]
-    assert lines == ['{"loss": 1.5, "text": "' + "ä" * 3000 + '"}'] * 2
-
-
-@pytest.mark.slow
 def test_following_goes_on_through_a_requeue_to_the_end(desk: Desk) -> None:
     body = (
         'import os, time\nfirst = not os.path.exists("went")\nprint("start", "one" if first else'
@@ -225,24 +200,6 @@ def test_what_cannot_be_shown_is_said(desk: Desk, words: tuple[str, ...], said: 
     assert said in shown.err
     assert (shown.code in (1, 2), shown.out) == (True, "")
     assert shown.lines[-1].startswith(("fix: ", "hint: "))
-
-
-@pytest.mark.slow
-def test_files_without_a_job_are_followed_until_ctrl_c(desk: Desk, hpctrain: str) -> None:
-    path = desk.write("a.log", "one\n")
-    process = background(hpctrain, "logs", "-f", "a.log", "late.log")
-    assert process.stdout.readline() == "one\n"
-    with path.open("a") as stream:
-        stream.write("two\n")
-    assert process.stdout.readline() == "two\n"
-    desk.write("late.log", "late\n")
-    assert process.stdout.readline() == "late\n"
-    path.write_text("new\n")
-    assert process.stdout.readline() == "new\n"
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 130
-    assert said == "a.log was truncated; from its beginning:\n"
 
 
 def test_a_rank_that_keeps_its_own_log_is_found_by_rank_and_node(desk: Desk) -> None:

@@ -277,29 +277,4 @@ def test_what_a_person_should_know_of_the_rows(project: Desk) -> None:
     project.run("prepare", "odd.jsonl", "--model", "m", "--show", "9")
 
 
-@full
-@pytest.mark.slow
-def test_torch_is_not_imported(project: Desk, hpctrain: str) -> None:
-    """It takes a second or two, and nothing in a preparation uses it."""
-    hidden = (
-        "import sys, builtins\nclass Finder:\n    def find_spec(self, name, *more):\n        assert"
-        " name != 'torch', 'torch'\n"
-    )
-    project.write("hide/sitecustomize.py", hidden + "sys.meta_path.insert(0, Finder())\n")
-    environment = {**os.environ, "PYTHONPATH": str(project.directory / "hide")}
-    for words in (
-        ("chats.jsonl", "--model", "m", "--to", "d"),
-        ("d", "--show", "1"),
-        ("chats.jsonl", "--model", "m", "--show", "1"),
-    ):
-        done = subprocess.run(
-            [hpctrain, "prepare", *words],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=project.directory,
-        )
-        assert done.returncode == 0, done.stderr
-
-
 # -- words -----------------------------------------------------------------------------------------

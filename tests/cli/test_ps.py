@@ -10,32 +10,17 @@ import pytest
 
 from hpctrain.cli.actions import ps
 from hpctrain.report import queue
-from hpctrain.runs import job_state, launch
+from hpctrain.runs import job_state
 from hpctrain.runs.store import Attempt
 from hpctrain.slurm.notations import states
 from hpctrain.slurm.notations.records import SEPARATOR, JobRecord
 from hpctrain.slurm.pending import QueuePlace
 from tests.cli.conftest import Desk
+from tests.cli.fake_slurm import put, queued, show
 from tests.cli.terminal import on_a_terminal
 from tests.runs import make
 
 SOON = time.mktime(time.strptime("2026-11-22T14:20:00", "%Y-%m-%dT%H:%M:%S"))
-
-
-def queued(job_id: str, state: str = "PENDING", reason: str = "Priority", **more: str) -> str:
-    fields = {
-        "id": job_id,
-        "name": "sft",
-        "state": state,
-        "reason": reason,
-        "elapsed": "0:00",
-        "limit": "4:00:00",
-        "nodes": "2",
-        "partition": "gpu",
-        "start": "N/A",
-        "comment": "(null)",
-    }
-    return SEPARATOR.join((fields | more).values())
 
 
 def place(job_id: str, priority: int, user: str, start: str = "N/A") -> str:
@@ -44,25 +29,7 @@ def place(job_id: str, priority: int, user: str, start: str = "N/A") -> str:
 
 @pytest.fixture
 def cluster(desk: Desk) -> Desk:
-    """A Slurm of programs: `queue` holds my jobs, `places` those that wait; each call is a line of
-    `calls`.
-    """
-    for name in ("sacct", "scancel", "sbatch"):
-        desk.program(name, f"echo {name} $* >> {desk.directory}/../calls")
-    desk.program("scontrol", "exit 1")
-    desk.set(LOGNAME="ada")
-    body = (
-        f'echo squeue "$@" >> {desk.directory}/../calls\ncase " $* " in *" -P "*) cat ../places;;'
-        " *) cat ../queue;; esac"
-    )
-    desk.program("squeue", body)
-    show(desk, [])
-    return desk
-
-
-def show(desk: Desk, queue: list[str], places: tuple[str, ...] = ()) -> None:
-    desk.write("../queue", "".join(f"{row}\n" for row in queue))
-    desk.write("../places", "".join(f"{row}\n" for row in places))
+    return put(desk)
 
 
 def calls(desk: Desk, program: str) -> list[str]:
@@ -81,13 +48,11 @@ def calls(desk: Desk, program: str) -> list[str]:
 def test_jobs_of_both_schedulers_with_the_words_of_their_reasons(cluster: Desk) -> None:
     show(
         cluster,
-        [
-            queued("41", "RUNNING", "None", elapsed="1:02:03"),
-            queued("42"),
-            queued("43", reason="JobHeldUser"),
-            queued("44", reason="NewReason"),
-        ],
-        (
+        queued("41", "RUNNING", elapsed="1:02:03"),
+        queued("42"),
+        queued("43", reason="JobHeldUser"),
+        queued("44", reason="NewReason"),
+        places=(
             place("7", 900, "eve"),
             place("8_[0-9]", 800, "bob"),
             place("9", 700, "eve"),
@@ -130,7 +95,7 @@ def test_the_progress_of_the_run_of_a_job(cluster: Desk) -> None:
     where = make.run(cluster.directory / "runs", "sft-7f3a")
     attempt = make.attempt(where, "41")
     make.metrics(attempt, {"event": "begin", "step": 0}, {"step": 120, "loss": 1.234})
-    show(cluster, [queued("41", "RUNNING", "None")])
+    show(cluster, queued("41", "RUNNING", "None"))
     [job] = json.loads(cluster.run("ps", "--json").out)["jobs"]
     assert (job["job_id"], job["run"], job["run_dir"], job["step"], job["loss"]) == (
         "41",
@@ -142,20 +107,6 @@ def test_the_progress_of_the_run_of_a_job(cluster: Desk) -> None:
     assert re.search(r" sft-7f3a .* 120 ", cluster.run("ps").out)
 
 
-def test_the_run_of_a_job_that_has_not_started_is_that_of_its_launch(cluster: Desk) -> None:
-    cluster.write("train.py", "print(1)\n")
-    cluster.write("config.yaml", "script: train.py\nlauncher: srun\n")
-    cluster.program("sbatch", "echo 42")
-    assert cluster.run("submit", "--no-check").code == 0
-    [tag] = launch.tags(cluster.directory / "runs")
-    runs = cluster.directory / "runs"
-    show(cluster, [queued("42")])
-    cluster.go("elsewhere")
-    cluster.program("squeue", f"cat {cluster.directory}/../../queue")
-    [job] = json.loads(cluster.run("ps", "--json").out)["jobs"]
-    assert (job["run"], job["run_dir"]) == (tag, str(runs / tag))
-
-
 def test_a_number_of_two_clusters_that_share_a_home_is_the_job_of_this_one(cluster: Desk) -> None:
     cluster.program("sbatch", "echo 41")
     cluster.write("train.py", "")
@@ -164,7 +115,7 @@ def test_a_number_of_two_clusters_that_share_a_home_is_the_job_of_this_one(clust
         cluster.write("slurm.conf", f"ClusterName={name}\n")
         cluster.set(SLURM_CONF=str(cluster.directory / "slurm.conf"))
         assert cluster.run("submit", "--no-check", "--no-snapshot", "--run-id", name).code == 0
-    show(cluster, [queued("41", "RUNNING", "None")])
+    show(cluster, queued("41", "RUNNING", "None"))
     for here, there in (("two", "one"), ("one", "two")):
         cluster.write("slurm.conf", f"ClusterName={here.upper()}\n")  # the case does not matter
         [job] = json.loads(cluster.run("ps", "41", "--json").out)["jobs"]
@@ -190,7 +141,7 @@ def test_a_number_of_two_clusters_that_share_a_home_is_the_job_of_this_one(clust
 
 
 def test_old_keys_of_json_stay(cluster: Desk) -> None:
-    show(cluster, [queued("42")])
+    show(cluster, queued("42"))
     [job] = json.loads(cluster.run("ps", "--json").out)["jobs"]
     of_record = "job_id scheduler state name reason elapsed_s time_limit_s nodes partition start"
     assert {*of_record.split(), "comment", "exit_code", "signal"} <= set(job)
@@ -222,7 +173,7 @@ def test_slurm_is_silent_and_local_jobs_are_shown(cluster: Desk) -> None:
 def test_an_accounting_that_hangs_is_said_and_hides_nothing(cluster: Desk) -> None:
     cluster.set(HPCTRAIN_SLURM_TIMEOUT="3")
     cluster.program("sacct", "sleep 20")
-    show(cluster, [queued("42")])
+    show(cluster, queued("42"))
     said = cluster.run("ps")
     assert said.code == 0
     assert "42 " in said.out
@@ -242,7 +193,7 @@ def test_tasks_that_came_to_the_same_end_share_a_line(cluster: Desk) -> None:
     rows = [queued(f"50_{task}", "COMPLETED", "None") for task in range(30)] + [
         queued("50_[30-99%4]", reason="JobArrayTaskLimit")
     ]
-    show(cluster, [*rows, *(queued(f"{number}", "COMPLETED", "None") for number in range(60, 72))])
+    show(cluster, *rows, *(queued(f"{number}", "COMPLETED", "None") for number in range(60, 72)))
     cluster.program(
         "scontrol",
         'echo "JobId=${@: -1} JobName=sft UserId=a(1) GroupId=a(1) JobState=COMPLETED'
@@ -267,7 +218,11 @@ def test_tasks_that_came_to_the_same_end_share_a_line(cluster: Desk) -> None:
 @pytest.fixture
 def waits(cluster: Desk) -> Desk:
     later = int(time.time()) + 7200
-    show(cluster, [queued("42")], (place("7", 900, "eve"), place("42", 600, "ada", str(later))))
+    show(
+        cluster,
+        queued("42"),
+        places=(place("7", 900, "eve"), place("42", 600, "ada", str(later))),
+    )
     return cluster
 
 
@@ -289,7 +244,7 @@ def test_why_a_job_waits_and_when_it_is_expected_to_start(waits: Desk) -> None:
     ],
 )
 def test_what_changes_that_a_job_waits(waits: Desk, reason: str, fix: str | None) -> None:
-    show(waits, [queued("42", reason=reason)])
+    show(waits, queued("42", reason=reason))
     said = waits.run("ps", "42")
     assert (f"to change that: {fix}" in said.out.splitlines()) == (fix is not None)
 
@@ -300,8 +255,9 @@ def test_what_changes_that_a_job_waits(waits: Desk, reason: str, fix: str | None
 def test_on_a_terminal_why_is_below_a_row_that_is_too_long(cluster: Desk, hpctrain: str) -> None:
     show(
         cluster,
-        [queued("41", "RUNNING", "None"), queued("42", name="a" * 30)],
-        (place("7", 9, "eve"), place("42", 1, "ada")),
+        queued("41", "RUNNING"),
+        queued("42", name="a" * 30),
+        places=(place("7", 9, "eve"), place("42", 1, "ada")),
     )
     cluster.patch.delenv("NO_COLOR", raising=False)
     plain, coloured = on_a_terminal(hpctrain, "ps", NO_COLOR="1"), on_a_terminal(hpctrain, "ps")
@@ -310,13 +266,6 @@ def test_on_a_terminal_why_is_below_a_row_that_is_too_long(cluster: Desk, hpctra
     assert max(len(line) for line in plain.splitlines()) <= 80
     assert plain.splitlines()[-1] == "  waiting: 1 job ahead by priority"
     assert "STEP" not in plain, "a column that nobody fills is none"
-
-
-def test_on_a_terminal_columns_that_do_not_fit_are_left_out(cluster: Desk, hpctrain: str) -> None:
-    show(cluster, [queued("41", "RUNNING", "None", name="a" * 50)])
-    head, row = on_a_terminal(hpctrain, "ps", NO_COLOR="1").splitlines()
-    assert head.split() == ["JOB", "RUN", "STATE"]
-    assert row.split() == ["41", "a" * 50, "RUNNING"]
 
 
 @pytest.mark.parametrize(

@@ -259,17 +259,6 @@ def sweep(desk: Desk) -> Desk:
     return desk
 
 
-def test_of_a_sweep_that_failed_the_next_step_is_explain(desk: Desk) -> None:
-    for index in range(2):
-        run = made_runs.gpu_run(
-            desk.directory / "runs", f"lr_{index}", ranks=1, tag="lr", index=index, outcome="failed"
-        )
-        for metrics in run.rglob("metrics*.jsonl"):
-            metrics.unlink()
-    said = json.loads(call(desk, "lr", "--json").out)
-    assert (said["best"], said["next"]) == (None, ["hpctrain explain lr_0"])
-
-
 def test_a_sweep_is_compared(sweep: Desk) -> None:
     said = json.loads(call(sweep, "lr", "--json").out)
     assert (said["metric"], said["best"], said["varying"]) == (
@@ -285,16 +274,6 @@ def test_a_sweep_is_compared(sweep: Desk) -> None:
     page = (sweep.directory / "runs/lr.report.html").read_text()
     assert 'id="curves"' in page
     assert "best: lr_1" in page
-
-
-def test_a_run_of_which_there_is_nothing_yet(project: Desk) -> None:
-    made_runs.write(
-        project.directory / "runs/new/run.json",
-        {"run_id": "new", "tag": "new", "created": made_runs.AT},
-    )
-    call(project, "new")
-    assert "The run has not started." in (project.directory / "runs/new/report.html").read_text()
-    call(project, "new", "pretrain-1", "--to", "both.html")
 
 
 def test_the_name_of_a_study_means_its_trials(sweep: Desk) -> None:
@@ -315,14 +294,3 @@ def test_the_name_of_a_study_means_its_trials(sweep: Desk) -> None:
     )
     assert said["next"][0] == "hpctrain tune best search --to best.yaml"
     assert said["best"] == "lr_0"
-
-
-def test_globs_and_several_words_are_compared_too(sweep: Desk) -> None:
-    call(sweep, "lr_*", "--to", "x.html")
-    assert 'id="curves"' in (sweep.directory / "x.html").read_text()
-    assert len(json.loads(call(sweep, "lr_0", "lr_1", "--json").out)["runs"]) == 2
-    said = json.loads(call(sweep, "lr", "--json", "--metric", "useful_tokens_per_s").out)
-    assert said["higher_is_better"] is True
-    error = call(sweep, "lr", "--metric", "eval_los", code=2).err
-    assert "no run has logged 'eval_los'" in error
-    assert "eval_loss" in error

@@ -15,8 +15,8 @@ import pytest
 
 from hpctrain.local.scheduler import LocalScheduler
 from hpctrain.runs import predicted
-from hpctrain.slurm.notations.records import SEPARATOR
 from tests.cli.conftest import Desk, Said
+from tests.cli.fake_slurm import put, queued, show
 from tests.cli.terminal import Terminal
 from tests.runs import make
 from tests.waiting import wait_until
@@ -65,23 +65,12 @@ def runs(desk: Desk) -> Path:
 
 
 def slurm(desk: Desk, *jobs: tuple[str, str], silent: bool = False) -> None:
-    """Put a Slurm on PATH that shows these jobs in its queue, and knows no others; each call is a
-    line in ../calls.
-    """
-    lines = "".join(
-        f"{SEPARATOR.join((job, 'sft', state, 'None', '0:00', '1:00:00', '1', 'gpu', 'N/A', ''))}\n"
-        for job, state in jobs
-    )
-    desk.write("../queue", lines)
-    calls = desk.directory.parent / "calls"
-    gone = "echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1"
-    for program, body in {
-        "sbatch": "exit 1",
-        "squeue": gone if silent else f"cat {desk.directory.parent}/queue",
-        "sacct": "exit 1",
-        "scontrol": "exit 1",
-    }.items():
-        desk.program(program, f'echo "{program} $*" >> {calls}\n{body}')
+    """Put a Slurm on PATH that shows these jobs in its queue, and knows no others."""
+    put(desk)
+    show(desk, *(queued(*job) for job in jobs))
+    if silent:
+        gone = "echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1"
+        desk.program("squeue sacct", gone)
 
 
 def rows(said: Said) -> dict[str, list[str]]:
@@ -150,63 +139,8 @@ class TestList:
             "failed",
         )
 
-    def test_the_newest_are_shown_and_the_others_counted(self, desk: Desk, runs: Path) -> None:
-        for number in range(40):
-            make.attempt(
-                make.run(runs, f"many-{number:02}"), outcome="completed", at=NOW - 3600 + number
-            )
-        said = desk.run("runs", "list")
-        assert len(said.out.splitlines()) == 31
-        assert "and 15 older ones" in said.err
-        assert len(desk.run("runs", "list", "--all").out.splitlines()) == 46
-
-    def test_what_files_say_is_no_order_to_the_terminal(self, desk: Desk, runs: Path) -> None:
-        make.submission(runs, "sft-evil", "--\x1b[2J")
-        make.attempt(
-            make.run(runs, "sft-evil", name="\x1b[2J"),
-            "\x1b]0;x\x07",
-            slurm_job_id="7",
-            outcome="failed",
-            reason="\x1b[31m\r\n\u202e",
-        )
-        (runs / "sft-evil" / "attempts" / "\x1b[2J").write_text("x")
-        (runs / "\x1b[2Jx").mkdir()
-        for words in (("list",), ("show", "sft-evil")):
-            said = desk.run("runs", *words)
-            assert said.code == 0
-            assert not {
-                sign for sign in said.out + said.err if not sign.isprintable() and sign != "\n"
-            }
-
 
 class TestStates:
-    def test_slurm_is_asked_once_for_all(self, desk: Desk, runs: Path) -> None:
-        for number in range(30):
-            make.attempt(
-                make.run(runs, f"live-{number}"),
-                str(200 + number),
-                outcome="requeued" if number % 2 else None,
-                at=NOW,
-            )
-        make.run(runs, "sweep_3", tag="sweep", index=3)
-        make.submission(runs, "sweep", "300", array="0-9%4")
-        make.run(runs, "sweep_12", tag="sweep", index=12)
-        make.submission(runs, "sweep", "301", "two", array="0-9", offset=10)
-        slurm(
-            desk,
-            *((str(200 + number), "PENDING" if number % 2 else "RUNNING") for number in range(30)),
-            ("300_[3-9%4]", "PENDING"),
-            ("301_2", "RUNNING"),
-            ("301_[3-9]", "PENDING"),
-        )
-        found = listed(desk)
-        assert {found[f"live-{number}"]["state"] for number in range(0, 30, 2)} == {"running"}
-        assert {found[f"live-{number}"]["state"] for number in range(1, 30, 2)} == {"pending"}
-        assert (found["sweep_3"]["state"], found["sweep_12"]["state"]) == ("pending", "running")
-        assert (found["sft-old"]["state"], found["grid_1"]["state"]) == ("failed", "completed")
-        calls = (desk.directory.parent / "calls").read_text().splitlines()
-        assert len([line for line in calls if line.startswith("squeue")]) == 1
-
     def test_a_silent_slurm_leaves_states_unknown(self, desk: Desk, runs: Path) -> None:
         make.attempt(make.run(runs, "live"), "200", at=NOW)
         slurm(desk, silent=True)
@@ -268,12 +202,6 @@ class TestShow:
         launch.mkdir(parents=True)
         make.write(launch / "config.json", {"config": {"training": damaged}, "origins": damaged})
         assert desk.run("runs", "show", "sft-old").code == 0
-
-    def test_without_a_name_it_is_the_newest(self, desk: Desk, runs: Path) -> None:
-        newest = json.loads(desk.run("runs", "list", "--json").out)["runs"][-1]["id"]
-        assert json.loads(desk.run("runs", "show", "--json").out)["id"] == newest
-        (desk.directory / "empty").mkdir()
-        assert "no runs" in desk.refused("runs", "show", "--runs-dir", "empty").err
 
     def test_what_is_not_there(self, desk: Desk, runs: Path) -> None:
         assert "there is no run 'sft-oldd'" in desk.refused("runs", "show", "sft-oldd").err

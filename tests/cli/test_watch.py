@@ -138,51 +138,6 @@ def test_a_run_is_followed_on_a_terminal_and_ctrl_c_leaves_it_alone(project: Des
     assert state_of(job) == "RUNNING"
 
 
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_other_sizes_and_no_colour(project: Desk) -> None:
-    project.write("upto", "40")
-    submit(project)
-    terminal = Terminal(
-        HPCTRAIN,
-        "watch",
-        "r",
-        "--interval",
-        "1",
-        NO_COLOR="1",
-        COLUMNS="80",
-        LINES="24",
-    )
-    terminal.shows("step 40 of 100")
-    terminal.resize(50, 10)
-    terminal.read(1.5)
-    terminal.shows("Ctrl-C leaves the job alone")
-    terminal.shows("step 40 of 100")
-    assert len([line for line in terminal.lines if line]) <= 10
-    assert terminal.text.count("step 40 of 100") == 1
-    assert not re.search(rb"\x1b\[[0-9;]*m", terminal.written)
-    terminal.resize(200, 50)
-    terminal.read(2)
-    terminal.shows("step 40 of 100", 20)
-    assert terminal.text.count("step 40 of 100") == 1
-    assert terminal.interrupt() == 130
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_the_end_leaves_a_last_frame_and_what_to_type(project: Desk) -> None:
-    project.write("upto", "100")
-    submit(project)
-    terminal = Terminal(HPCTRAIN, "watch", "--interval", "1", "--exit-status")
-    terminal.shows("step 100 of 100")
-    project.write("end", "3")
-    assert terminal.end() == 3
-    assert "failed with exit code 3 after" in terminal.text
-    assert "next: hpctrain explain r" in terminal.lines
-    assert "next: hpctrain report r" in terminal.lines
-    assert "Ctrl-C" not in terminal.text
-
-
 # -- piped -----------------------------------------------------------------------------------------
 
 
@@ -272,23 +227,6 @@ def test_json_lines_and_the_jobs_own_code(project: Desk) -> None:
 
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
-def test_a_requeued_job_is_followed_to_its_end(project: Desk) -> None:
-    project.write("upto", "20")
-    job = submit(project)
-    watch = piped("--exit-status")
-    until(watch, "step 20")
-    project.write("end", "85")
-    until(watch, "start 2")
-    project.write("upto", "60")
-    project.write("end", "0")
-    out, _ = rest(watch)
-    assert watch.returncode == 0
-    assert "completed after" in out
-    assert LocalScheduler().status([job])[0].state == "COMPLETED"
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
 def test_once_shows_what_is_known_and_ends(project: Desk) -> None:
     project.write("upto", "40")
     project.write("end", "0")
@@ -328,26 +266,6 @@ def test_a_sweep_has_a_line_for_each_point(project: Desk) -> None:
     project.write("end2", "0")
     assert terminal.end() == 0
     assert "1 failed, 2 completed" in terminal.text
-
-
-@pytest.mark.usefixtures("no_slurm")
-@pytest.mark.slow
-def test_a_training_of_ones_own_is_read_from_its_log(project: Desk) -> None:
-    project.write(
-        "train.py",
-        """\
-import os, time
-print("{'loss': '2.5', 'grad_norm': '0.51', 'learning_rate': '1e-05', 'epoch': '0.12'}", flush=True)
-os.write(2, b"\\r 10%|#         | 20/200 [00:20<1:30:00,  2.50it/s]")
-while not os.path.exists("end"):
-    time.sleep(0.05)
-""",
-    )
-    submit(project)
-    terminal = Terminal(HPCTRAIN, "watch", "--interval", "1")
-    terminal.shows("step 20 of 200, epoch 0.12")
-    assert "loss 2.5  step 0.4 s" in terminal.lines
-    assert terminal.interrupt() == 130
 
 
 # -- How often `hpctrain watch` asks Slurm, what it makes of the answers, and how it reads lo

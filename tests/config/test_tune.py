@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpctrain.config import layers, to_spec
 from hpctrain.config import study as tune
@@ -188,9 +186,6 @@ def test_what_training_says_may_be_left_out_of_the_trials() -> None:
 
 # -- values ----------------------------------------------------------------------------------------
 
-NUMBERS = st.one_of(st.integers(-50, 50), st.floats(-5, 5))
-TEXTS = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs"]))
-
 
 def test_what_a_space_holds() -> None:
     real = tune.Distribution(kind="float", low=0.1, high=0.5, step=0.1)
@@ -209,13 +204,6 @@ def test_what_a_space_holds() -> None:
         True,
         False,
     ]
-
-
-@given(st.dictionaries(st.sampled_from("abc"), st.one_of(NUMBERS, st.booleans(), st.none(), TEXTS)))
-def test_words_are_one_for_each_value(values: dict[str, Any]) -> None:
-    words = tune.words_of(values)
-    assert words[::2] == [f"--{key}" for key, value in values.items() if value is not None]
-    assert all(tune.spoken(value) in words for value in values.values() if value is not None)
 
 
 def test_another_form_is_no_definition() -> None:

@@ -184,14 +184,14 @@ def test_the_table_of_keys_and_the_schema_agree() -> None:
     """Every scalar key has an option, but for those that a list or a mapping holds, and those that
     a cluster's profile knows.
     """
-    from hpctrain.config import schema
+    from hpctrain.config import schema, spec
     from hpctrain.config.fields import FIELDS
 
     models = {
         (): schema.Config,
         ("resources",): schema.Resources,
         ("environment",): schema.EnvironmentSection,
-        ("environment", "container"): schema.ContainerSection,
+        ("environment", "container"): spec.Container,
         ("launch",): schema.LaunchSection,
         ("restart",): schema.RestartSection,
         ("check",): schema.Check,

@@ -173,11 +173,11 @@ def _container(case: Case) -> Iterator[Finding]:
     fact = case.of_nodes("vendor")
     wanted = {"cuda": "nv", "rocm": "rocm"}.get(fact.value) if fact is not None else None
     asked = container.engine in ("apptainer", "singularity") and case.spec.gpus_per_node
-    if fact is not None and asked and not case.local and container.gpu != wanted:
+    if fact is not None and asked and not case.local and container.gpu_libraries != wanted:
         yield case.finding(
             "container-gpu",
             fact.severity,
-            f"the container gets the GPU libraries {container.gpu!r}, and these nodes need"
+            f"the container gets the GPU libraries {container.gpu_libraries!r}, and these nodes need"
             f" {wanted!r}",
             evidence=f"{said}; {fact.source}",
             reason="torch sees no GPU inside the container",

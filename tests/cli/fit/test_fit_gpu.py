@@ -74,28 +74,3 @@ def test_a_gpu_that_is_not_known_needs_its_memory(project: Desk) -> None:
 def test_a_gpu_without_bfloat16_trains_in_float32(project: Desk) -> None:
     found = document(project, "--gpu", "v100", "--gpu-memory", "32G")
     assert found["asked"]["layout"]["compute"] is None
-
-
-def test_a_login_node_that_a_profile_knows_needs_no_name(project: Desk) -> None:
-    project.write("config.yaml", CONFIG.replace("cluster: leonardo", "# no cluster"))
-    project.write(
-        "profiles/mine.yaml",
-        "title: Mine\nevidence: own\ndetect: {variables: {MY_SITE: .*}}\n"
-        "nodes: {n: {gpus: 4, gpu: NVIDIA H200, gpu_memory: 141G}}\n",
-    )
-    project.set(HPCTRAIN_CLUSTERS=str(project.directory / "profiles"), MY_SITE="1")
-    assert document(project)["gpu"]["name"] == "NVIDIA H200"
-
-
-def test_an_unknown_gpu_fits_the_screen_and_a_part_without_a_size_is_asked_for_it(
-    project: Desk,
-) -> None:
-    refused = project.refused("fit", "--gpu", "h1000").err
-    assert all(len(line) <= 80 for line in refused.splitlines()[:-1])
-    assert "NVIDIA H100 SXM" in " ".join(refused.split())
-    assert (
-        "the memory of the GPU 'a100_mig' is unknown"
-        in project.refused("fit", "--gpu", "a100_mig").err
-    )
-    page = " ".join(project.run("fit", "--gpu", "a100_3g.20gb").out.split())
-    assert "GPU: a100_3g.20gb, 19.0 GiB for programs (--gpu)" in page

@@ -118,26 +118,6 @@ def test_a_classifier_has_its_labels_and_no_output_layer_of_words(project: Desk)
     )
 
 
-@pytest.mark.slow
-def test_the_rows_and_the_classes_of_a_classifier_are_those_of_its_data(project: Desk) -> None:
-    model(project, "qwen3-0.6b")
-    project.write(
-        "config.yaml",
-        CONFIG.replace("  max_steps: 1000\n", "  dataset_name: data\n") + "task: classify\n",
-    )
-    dataset(project, labels=("a", "b", "c"), form="classes", loss_on="label", vocabulary=500)
-    found = document(project)
-    assert (found["model"]["labels"], found["asked"]["layout"]["length"]) == (3, 900)
-    assert found["tokens"] == 3 * 1000 * 600  # rows in random order: x 1.5 with padding
-    cut = document(project, "--", "--max_events", "200")["asked"]
-    assert (cut["layout"]["length"], cut["layout"]["padding_free"]) == (200, False)
-    new = document(project, "--", "--from_scratch", "true")["model"]["parameters"]
-    assert found["model"]["parameters"] - new == (151936 - 500) * 1024
-    assert document(project, "--", "--class_names", "a", "b", "c", "d")["model"]["labels"] == 4
-    dataset(project, labels=(), form="classes", loss_on="label")
-    assert document(project)["model"]["labels"] == 1  # a regression
-
-
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -171,13 +151,3 @@ def test_where_nothing_fits_it_is_said_what_would(project: Desk) -> None:
         r"- \d+ nodes x 8 GPUs, fsdp, micro batch 1, checkpointing.*: [\d.]+ GiB of 15\.8 GiB", flat
     )
     assert "- QLoRA" in flat
-
-
-@pytest.mark.slow
-def test_deepspeed_in_one_process_is_said_to_take_more(project: Desk) -> None:
-    said = (
-        "DeepSpeed in one process is not followed: its bucket (1 GB) and its copies of the"
-        " gradients come on top"
-    )
-    assert said in document(project, "--sharding", "zero2", "--gpus", "1")["notes"]
-    assert said not in document(project, "--sharding", "zero2")["notes"]
