@@ -50,7 +50,6 @@ class LocalState:
 
     Attributes:
         waits_for: why the array's next task is pending.
-        dependency: the dependencies not yet met, as `scontrol show job` prints them.
     """
 
     state: str
@@ -61,7 +60,6 @@ class LocalState:
     reason: str | None = None
     restarts: int | None = None
     waits_for: str | None = None
-    dependency: str | None = None
 
     @property
     def is_final(self) -> bool:

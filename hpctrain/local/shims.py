@@ -69,7 +69,7 @@ def _fields(job: jobs.LocalJob, plan: Plan) -> dict[str, object]:
         "GroupId": f"{plan.user}({os.getgid()})",
         "JobState": record.state,
         "Reason": record.reason or "None",
-        "Dependency": state.dependency if record.state == "PENDING" else "(null)",
+        "Dependency": plan.dependency if record.state == "PENDING" else "(null)",
         "Requeue": int(plan.requeue),
         "Restarts": state.restarts or 0,
         "ExitCode": f"{record.exit_code or 0}:{record.signal or 0}",

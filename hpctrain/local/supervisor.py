@@ -93,10 +93,8 @@ class _Holder:
             now = {condition: _fulfilment(*condition) for condition in left}
             left = [condition for condition in left if now[condition] != "met"]
             if left:
-                shown = ",".join(f"{kind}:{job_id}({now[kind, job_id]})" for kind, job_id in left)
                 never = "failed" in now.values()
-                reason = "DependencyNeverSatisfied" if never else "Dependency"
-                self.write("PENDING", reason=reason, dependency=shown)
+                self.write("PENDING", reason="DependencyNeverSatisfied" if never else "Dependency")
                 time.sleep(_CHECK_S)
 
     def _stop(self, *_: object) -> None:

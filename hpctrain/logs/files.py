@@ -146,25 +146,16 @@ def shown(path: Path) -> str:
 
 
 def settled(files: Sequence[LogFile]) -> list[LogFile]:
-    """Return files with attributes that depend on their neighbors: streams, and the ranks of
-    torchrun's log directory.
-
-    `train.out` has output and errors, unless there is `train.err`. A local rank is the rank if all
-    files are from one node.
+    """Return files with the ranks of torchrun's log directory: a local rank is the rank if all files
+    are from one node.
     """
-    places = {
-        _TORCHRUN.split(file.path.as_posix())[0]
+    matches = [(file, _TORCHRUN.search(file.path.as_posix())) for file in files]
+    nodes = {file.path.as_posix()[: match.start()] for file, match in matches if match}
+    is_rank = len(nodes) == 1
+    return [
+        replace(file, rank=file.local_rank) if is_rank and file.rank is None else file
         for file in files
-        if _TORCHRUN.search(file.path.as_posix())
-    }
-    errors = {_family(file) for file in files if file.stream == "err"}
-    found = []
-    for file in files:
-        is_rank = file.rank is None and len(places) == 1
-        has_errors = file.stream == "out" and not file.attempt and _family(file) not in errors
-        rank, stream = (file.local_rank if is_rank else file.rank), file.stream
-        found.append(replace(file, rank=rank, stream="both" if has_errors else stream))
-    return found
+    ]
 
 
 def order(file: LogFile) -> tuple[object, ...]:
@@ -190,15 +181,6 @@ def _job(stem: str) -> str | None:
         return number if is_job else f"{array}_{number}"
     found = [number for number in _JOB.findall(stem) if not _DATE.match(number.partition("_")[0])]
     return found[-1] if found else None
-
-
-def _family(file: LogFile) -> str:
-    base = file.path.name.removesuffix(".gz").lower()
-    return f"{file.path.parent}/" + re.sub(
-        r"output|errors?|stdout|stderr|\bout\b|\berr\b|(?<=[._\-])(?:out|err)(?=[._\-]|\Z)",
-        "*",
-        base,
-    )
 
 
 # -- logs of runs, jobs and directories ------------------------------------------------------------

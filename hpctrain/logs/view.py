@@ -98,9 +98,7 @@ class LogView:
         """
         shared = chosen.files
         if self.err:
-            shared = tuple(file for file in shared if file.stream == "err") or tuple(
-                file for file in shared if file.stream == "both"
-            )
+            shared = tuple(file for file in shared if file.stream == "err") or shared
         own: list[LogFile] = []
         if not self.err and (self.rank, self.node) != (None, None):
             own = [file for file in map(placed, ranks) if self.wants(file.rank, file.node)]

@@ -123,7 +123,6 @@ def test_a_folder_of_anybodys_logs(tmp_path: Path) -> None:
     ]
     by_name = {file.path.name: file for file in files}
     assert by_name["train.out"].stream == "out"
-    assert by_name["slurm-12.out"].stream == "both"
     assert files[-2].rank == 1, "one node's local ranks are ranks"
     assert [
         file.path.name for file in log_files.of_paths([tmp_path / "old.log", tmp_path / "old.log"])
