@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from hpctrain.explain.model import Diagnosis
 from hpctrain.memory.sample import Sample
@@ -603,8 +604,34 @@ def _says(line: Series, unit: str) -> str:
 
 # -- charts: memory --------------------------------------------------------------------------------
 
-#: Values by rank, or node, and step.
-_Lines = dict[str, dict[int, float]]
+#: Id, title, whether of nodes or of ranks, value, and its limit with a name; utilization has none.
+_MEMORY: tuple[tuple[str, str, bool, Callable[[Sample], int | None], str, str], ...] = (
+    ("gpu-memory", "GPU memory of each rank", False, gpu_peak_mib, "gpu_total_mib", "GPU"),
+    (
+        "cgroup",
+        "Host memory of the job, each node",
+        True,
+        attrgetter("cgroup_used_mib"),
+        "cgroup_limit_mib",
+        "the job's limit",
+    ),
+    (
+        "node-memory",
+        "Memory of each node, all of its processes",
+        True,
+        attrgetter("node_used_mib"),
+        "node_total_mib",
+        "node",
+    ),
+    (
+        "utilisation",
+        "GPU utilization of each rank",
+        False,
+        attrgetter("gpu_utilisation_percent"),
+        "",
+        "",
+    ),
+)
 
 
 def memory_charts(history: History) -> list[Chart]:
@@ -614,69 +641,42 @@ def memory_charts(history: History) -> list[Chart]:
         sample for each in history.ranks for sample in each.samples if sample.event != "train_begin"
     ]
 
-    def lines(value: Callable[[Sample], int | None], *, by_node: bool, per: float) -> _Lines:
-        """Return the highest value of each step, over all ranks of a node and repeated steps."""
-        found: _Lines = {}
+    means = {f"rank {each.rank}": each.mean_utilisation or 0.0 for each in history.ranks}
+    found = []
+    for name, title, by_node, value, limit, what in _MEMORY:
+        # The highest value of each step, over all ranks of a node and repeated steps.
+        known: dict[str, dict[int, float]] = {}
+        unit, per = ("GiB", 1024) if limit else ("%", 1)
         for sample in samples:
             if (y := value(sample)) is not None:
-                steps = found.setdefault(sample.host if by_node else f"rank {sample.rank}", {})
+                steps = known.setdefault(sample.host if by_node else f"rank {sample.rank}", {})
                 steps[sample.step] = max(steps.get(sample.step, 0.0), round(y / per, 3))
-        return found
-
-    found = []
-    for name, title, by_node, value, limit, what in (
-        ("gpu-memory", "GPU memory of each rank", False, gpu_peak_mib, "gpu_total_mib", "GPU"),
-        (
-            "cgroup",
-            "Host memory of the job, each node",
-            True,
-            lambda sample: sample.cgroup_used_mib,
-            "cgroup_limit_mib",
-            "the job's limit",
-        ),
-        (
-            "node-memory",
-            "Memory of each node, all of its processes",
-            True,
-            lambda sample: sample.node_used_mib,
-            "node_total_mib",
-            "node",
-        ),
-    ):
-        known = lines(value, by_node=by_node, per=1024)
         if not known:
             continue
-        peaks = {label: max(values.values()) for label, values in known.items()}
-        worst = max(peaks, key=lambda label: peaks[label])
-        full, rules = "", _restarts(history)
-        if limits := [mib for sample in samples if (mib := getattr(sample, limit))]:
-            top = min(limits) / 1024
-            full = f" of {number(top)} GiB ({100 * peaks[worst] / top:.0f} %)"
-            rules += (Marker(y=top, text=f"{what}: {number(top)} GiB"),)
+        rules = _restarts(history)
+        if limit:
+            peaks = {label: max(values.values()) for label, values in known.items()}
+            shown = max(peaks, key=lambda label: peaks[label])
+            words, full = f"{shown} (the fullest)", ""
+            if limits := [mib for sample in samples if (mib := getattr(sample, limit))]:
+                top = min(limits) / 1024
+                full = f" of {number(top)} GiB ({100 * peaks[shown] / top:.0f} %)"
+                rules += (Marker(y=top, text=f"{what}: {number(top)} GiB"),)
+            says = f"the fullest is {shown} with {number(peaks[shown])} GiB{full}"
+        else:
+            shown = min(known, key=lambda label: means[label])
+            words = f"{shown} (mean {means[shown]:.0f} %)"
+            says = f"the least used is {shown} with {means[shown]:.0f} % on average"
         found.append(
             Chart(
                 id=name,
                 title=title,
-                series=_coloured(known, worst, f"{worst} (the fullest)"),
-                unit="GiB",
+                series=_coloured(known, shown, words),
+                unit=unit,
                 rules=rules,
                 zero=True,
-                says=f"the fullest is {worst} with {number(peaks[worst])} GiB{full}",
-            )
-        )
-    if known := lines(lambda sample: sample.gpu_utilisation_percent, by_node=False, per=1):
-        means = {f"rank {each.rank}": each.mean_utilisation or 0.0 for each in history.ranks}
-        least = min(known, key=lambda label: means[label])
-        found.append(
-            Chart(
-                id="utilisation",
-                title="GPU utilization of each rank",
-                series=_coloured(known, least, f"{least} (mean {means[least]:.0f} %)"),
-                unit="%",
-                zero=True,
-                top=100.0,
-                rules=_restarts(history),
-                says=f"the least used is {least} with {means[least]:.0f} % on average",
+                top=None if limit else 100.0,
+                says=says,
             )
         )
     return found

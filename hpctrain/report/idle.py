@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpctrain.memory.sample import Sample
+from hpctrain.slurm.notations import array as arrays
 from hpctrain.slurm.notations import hostlist
 from hpctrain.util import text
 
@@ -115,10 +116,9 @@ def _idle(ranks: Mapping[int, Sequence[Sample]], run: str | None, *, starving: b
     first = resting[0]
     most = f"(at most {NEAR_ZERO_PERCENT} % in {_ENOUGH} samples)"
     if busy:
-        names = text.listed([str(each.rank) for each in resting[:8]])
-        more = f" and {len(resting) - 8} more" if len(resting) > 8 else ""
+        numbers = arrays.compress(each.rank for each in resting)
         nodes = hostlist.compress(list(dict.fromkeys(each.host for each in resting)))
-        what = f"the GPU of {'ranks' if len(resting) > 1 else 'rank'} {names}{more} on {nodes} does"
+        what = f"the GPU of {'ranks' if len(resting) > 1 else 'rank'} {numbers} on {nodes} does"
         what += f" nothing {most}, while {busy} work"
         cause = "that process is busy on the CPU or with files, or it hangs, and the others wait"
         fix = f"hpctrain logs {run} --rank {first.rank}" if run else "hpctrain logs"
