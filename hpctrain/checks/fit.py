@@ -89,7 +89,14 @@ def answer(request: Request, typed: GpuOptions, *, every: bool = False) -> FitAn
     dataset = Arguments(job.spec).get("dataset_name")
     if dataset is not None:
         data = manifest.read_manifest(Path(job.spec.chdir, stored.expanded(dataset)))
-    _refuse_wrong(options)
+    problems = [
+        f"{name} must be {expected}, got {value!r}"
+        for name, value in options.items()
+        if isinstance(value, str) and (expected := training_arguments.expected(name, value))
+    ]
+    if problems:
+        hint = "edit training: in config.yaml, or the arguments after --"
+        raise UsageError(problems[0], details=tuple(problems[1:]), hint=hint)
     task = job.spec.task if job.spec.script is None else "sft"
     shape = training_options.shape_of(config, options, task=task, dataset=data)
     if "quantization_config" in config:
@@ -145,20 +152,6 @@ def answer(request: Request, typed: GpuOptions, *, every: bool = False) -> FitAn
     )
 
 
-def _refuse_wrong(options: Mapping[str, Any]) -> None:
-    problems = [
-        f"{name} must be {expected}, got {value!r}"
-        for name, value in options.items()
-        if isinstance(value, str) and (expected := training_arguments.expected(name, value))
-    ]
-    if problems:
-        raise UsageError(
-            problems[0],
-            details=tuple(problems[1:]),
-            hint="edit training: in config.yaml, or the arguments after --",
-        )
-
-
 # -- the job ---------------------------------------------------------------------------------------
 
 
@@ -205,25 +198,15 @@ def _config(job: Job, typed: GpuOptions) -> tuple[str, dict[str, Any]]:
             "no model is named",
             hint="use --model DIR, or set model_name_or_path under training: in config.yaml",
         )
-    path = stored.expanded(said)
-    path = path if typed.model is not None else Path(job.spec.chdir, path)
-    is_file = path.suffix == ".json"
-    file = path if is_file else path / "config.json"
-    if not file.exists():
-        on_hub = said.count("/") == 1 and not said.startswith((".", "/", "~"))
-        hub = shell.quote(said) if on_hub else "OWNER/MODEL"
-        folder = shell.quote(Path(said).parent if is_file else said)
-        download = f"hf download {hub} config.json --local-dir {folder}"
-        raise UsageError(
-            f"there is no {file if is_file else f'config.json in {said}'}; nothing is downloaded,"
-            " and that file is enough",
-            fix=download if on_hub else None,
-            hint=None if on_hub else f"with internet access, run: {download}",
-        )
-    config = files.read_json(file)
+    path = Path("" if typed.model is not None else job.spec.chdir, stored.expanded(said))
+    file = path if path.suffix == ".json" else path / "config.json"
+    config = files.read_json(file) if file.exists() else None
     if config is None:
+        problem = "is not a JSON object" if file.exists() else "does not exist"
         raise UsageError(
-            f"{file} is not a JSON object", fix=f"head -c 300 {shell.quote(str(file))}"
+            f"{file} {problem}; nothing is downloaded, and that file is enough",
+            hint="with internet access, run: hf download OWNER/MODEL config.json --local-dir"
+            f" {shell.quote(str(file.parent))}",
         )
     return said, config
 
@@ -241,13 +224,8 @@ def _site(case: Case, typed: GpuOptions, request: Request) -> tuple[layouts.Site
         raise _unknown_gpu(named, typed, request)
     options = {"--gpu": typed.gpu, "--gpu-memory": typed.gpu_memory}
     source = " ".join(option for option, value in options.items() if value is not None)
-    if not source and fact is not None:
-        source = fact.source
-    elif not source:
-        shape = case.shape
-        kinds = (kind for group in case.live_nodes for kind, _ in group.gpus)
-        said = shape and case.fact(shape.gpu, "nodes", case.shape_name or "", "gpu")
-        source = said.source if said else "sinfo" if any(kinds) else "gpu_type"
+    of_shape = case.of_nodes("gpu")
+    source = source or (fact or of_shape or Fact(0, "live", "sinfo or gpu_type")).source
     more = [each.memory for each in gpus.variants(named or "") if not gpus.is_part(named or "")]
     if size is None and gpu is not None and gpu.memory < max(more, default=0):
         source += f": {named!r} may have more memory: set --gpu-memory"
@@ -264,18 +242,13 @@ def _site(case: Case, typed: GpuOptions, request: Request) -> tuple[layouts.Site
 
 
 def _unknown_gpu(named: str | None, typed: GpuOptions, request: Request) -> UsageError:
-    known = f"known: {', '.join(gpus.names())}"
+    known = f"known: {', '.join(gpus.names())}; or a MIG slice, such as 3g.20gb"
     lines = textwrap.wrap(known, 78, subsequent_indent="  ", break_on_hyphens=False)
-    if named is None:
-        return UsageError(
-            "the job's GPU is unknown",
-            details=tuple(lines),
-            fix=again(typed, request, "--gpu", "h100"),
-        )
+    words = ("--gpu", "h100") if named is None else ("--gpu", named, "--gpu-memory", "80G")
     return UsageError(
-        f"the memory of the GPU {named!r} is unknown",
-        details=(*lines, "for a MIG slice, use its name, such as 3g.20gb"),
-        fix=again(typed, request, "--gpu", named, "--gpu-memory", "80G"),
+        f"the memory of the GPU {named!r} is unknown" if named else "the job's GPU is unknown",
+        details=tuple(lines),
+        fix=again(typed, request, *words),
     )
 
 
@@ -296,33 +269,29 @@ def _work(
     name = str(options.get("dataset_train_split") or "train")
     split = data.splits.get(name) if data is not None else None
     row, context, counted = float(layout.length), None, "sequences of the maximum length"
-    if split is not None and split.rows:
-        row = split.tokens / split.rows
+    if split is not None and data is not None and split.rows:
         tokens = sum(most * rows for most, rows in split.histogram)
         context = sum(most * most * rows for most, rows in split.histogram) / (tokens or 1) or None
         # hpctrain's default for a prepared dataset: batches of rows of similar length
         # (training/preflight/dataset_facts.py).
         unasked = "random" if layout.loss == "classes" else "group_by_length"
         apart = str(options.get("train_sampling_strategy") or unasked) != "group_by_length"
-        padded = split.padded if apart else 1.0
-        how = f"x{padded:.2f} with padding" if padded > 1 else "grouped by length"
-        if data is not None and data.packed:
-            how, padded = "packed", 1.0
-        elif layout.padding_free:
-            how, padded = "not padded", 1.0
-        row *= max(1.0, padded)
+        is_padded = apart and not data.packed and not layout.padding_free
+        padded = max(1.0, split.padded) if is_padded else 1.0
+        row = split.tokens / split.rows * padded
+        how = f"x{padded:.2f} with padding" if padded > 1 else "without padding"
         counted = f"{how}, {split.tokens:,} in all"
-    steps = _number(options.get("max_steps"))
+    steps, epochs = (_number(options.get(key)) for key in ("max_steps", "num_train_epochs"))
+    each = f"sequences x {row:,.0f} tokens ({counted})"
     if steps is not None and steps > 0:
-        rows_per_step = layout.micro_batch * layout.accumulation * layout.processes
-        words = f"{steps:,.0f} steps x {rows_per_step} sequences x {row:,.0f} tokens ({counted})"
-        return layouts.Workload(tokens=round(steps * rows_per_step * row), context=context), words
-    if split is None:
+        rows = layout.micro_batch * layout.accumulation * layout.processes
+        count, words = steps * rows, f"{steps:,.0f} steps x {rows} {each}"
+    elif split is not None:
+        epochs = _EPOCHS if epochs is None else epochs
+        count, words = epochs * split.rows, f"{epochs:g} epochs x {split.rows:,} {each}"
+    else:
         return layouts.Workload(), "needs max_steps, or a dataset of `hpctrain prepare`"
-    epochs = _number(options.get("num_train_epochs"))
-    epochs = _EPOCHS if epochs is None else epochs
-    words = f"{epochs:g} epochs x {split.rows:,} sequences x {row:,.0f} tokens ({counted})"
-    return layouts.Workload(tokens=round(epochs * split.rows * row), context=context), words
+    return layouts.Workload(tokens=round(count * row), context=context), words
 
 
 def _number(value: object) -> float | None:
@@ -339,21 +308,23 @@ _CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 def options_of(found: FitAnswer, row: LayoutEstimate) -> list[str]:
     """Return the options, and after `--` the arguments, that request the layout in `row`."""
     now, then = found.own.layout, row.layout
-    words: list[str] = []
-    arguments = ["--"]
-    for option, before, after in (
-        ("--nodes", now.nodes, then.nodes),
-        ("--gpus", now.gpus_per_node, then.gpus_per_node),
-        ("--sharding", now.sharding, then.sharding),
-    ):
-        words += [option, str(after)] if before != after else []
-    for option, before, after in (
-        ("--per_device_train_batch_size", now.micro_batch, then.micro_batch),
-        ("--gradient_accumulation_steps", now.accumulation, then.accumulation),
-    ):
-        arguments += [option, str(after)] if before != after else []
+    changes = {
+        "--nodes": (now.nodes, then.nodes),
+        "--gpus": (now.gpus_per_node, then.gpus_per_node),
+        "--sharding": (now.sharding, then.sharding),
+        "--": (None, ""),
+        "--per_device_train_batch_size": (now.micro_batch, then.micro_batch),
+        "--gradient_accumulation_steps": (now.accumulation, then.accumulation),
+    }
+    words = [
+        word
+        for option, (before, after) in changes.items()
+        if before != after
+        for word in (option, str(after))
+        if word
+    ]
     wanted = then.checkpointing == "full"
     if bool(training_options.checkpointing_asked(found.options)) != wanted:
         name = next((name for name in _CHECKPOINTING if name in found.options), _CHECKPOINTING[0])
-        arguments += [f"--{name}", str(wanted).lower()]
-    return words + arguments if len(arguments) > 1 else words
+        words += [f"--{name}", str(wanted).lower()]
+    return words[:-1] if words[-1] == "--" else words

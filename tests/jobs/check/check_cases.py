@@ -332,7 +332,7 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
             spec={"container": IMAGE, "venv": None}, around={"python": None}, profile={"nodes": AMD}
         ),
         Scene(
-            spec={"container": IMAGE.replace(gpu="rocm"), "venv": None},
+            spec={"container": IMAGE.replace(gpu_libraries="rocm"), "venv": None},
             around={"python": None},
             profile={"nodes": AMD},
         ),
