@@ -127,13 +127,11 @@ class LauncherCall(OptionCall):
 
     Attributes:
         complete: all options are known; False if a variable may contain more.
-        call: the srun that starts it, in the same command or in the one that started its shell.
         remote: something other than srun (ssh, mpirun) starts it on the nodes.
     """
 
     kind: Launcher
     complete: bool
-    call: OptionCall | None
     remote: bool
 
 
@@ -202,7 +200,6 @@ def launcher_call(command: SimpleCommand) -> LauncherCall | None:
         words[after:],
         kind=kind,
         complete=command.complete,
-        call=command.step,
         remote=any(word.program in _REMOTE for word in (*command.words, *words[:index])),
     )
     while launch.rest and (launch.rest[0].text.startswith("-") or launch.rest[0].holds_more):
@@ -217,10 +214,10 @@ def _launcher(words: list[ShellWord]) -> tuple[Launcher, int, int] | None:
         following = words[index + 1].text if index + 1 < len(words) else ""
         if word.program == "accelerate":
             return ("accelerate", index, index + 2) if following == "launch" else None
-        if word.program in PROGRAMS and not word.text.startswith("-"):
-            return PROGRAMS[word.program], index, index + 1
-        if word.text == "-m" and following in _MODULES:
-            return _MODULES[following], index, index + 2
+        is_module, is_option = word.text == "-m", word.text.startswith("-")
+        kind = _MODULES.get(following) if is_module else PROGRAMS.get(word.program)
+        if kind is not None and (is_module or not is_option):
+            return kind, index, index + 1 + is_module
         if word.text.endswith((".py", ".sh")) or word.program in ("bash", "sh"):
             return None
     return None

@@ -51,27 +51,22 @@ def fix(text: str, file: str, ids: frozenset[str] | None = None) -> Repair:
         file: its name.
         ids: the rules that may change it; None for all.
     """
-    done: list[str] = []
+    done: set[str] = set()
     for _ in range(_PASSES):
-        edits: list[Edit] = []
-        for rule, hit in _hits(text, file):
-            if hit.edits and (ids is None or rule.id in ids):
-                edits += hit.edits
-                done.append(rule.id)
-        if not edits:
-            break
-        text = _edited(text, edits)
-    return Repair(text, tuple(sorted(set(done))))
+        hits = [(rule.id, hit) for rule, hit in _hits(text, file) if ids is None or rule.id in ids]
+        done |= {id_ for id_, hit in hits if hit.edits}
+        text = _edited(text, {edit for _, hit in hits for edit in hit.edits})
+    return Repair(text, tuple(sorted(done)))
 
 
-def _edited(text: str, edits: list[Edit]) -> str:
+def _edited(text: str, edits: set[Edit]) -> str:
     """Return `text` with `edits`; of two overlapping ones, the second waits for the next pass."""
     pieces: list[str] = []
     position = 0
-    for edit in sorted(set(edits), key=lambda item: (item.start, item.end)):
-        if edit.start >= position:
-            pieces += [text[position : edit.start], edit.text]
-            position = edit.end
+    for start, end, new in sorted(edits):
+        if start >= position:
+            pieces += [text[position:start], new]
+            position = end
     return "".join([*pieces, text[position:]])
 
 
@@ -82,7 +77,10 @@ def _hits(text: str, file: str, slurm: str | None = None) -> Iterator[tuple[Lint
     errors = (start for start, _, effect in facts.batch.problems if effect != "stops")
     unread = max(min(errors, default=len(text)), facts.block.ends)
     for rule in RULES.values():
-        for hit in _of_rule(rule, facts) if facts.concerns(rule.since, rule.until) else ():
+        concerned = facts.concerns(rule.since, rule.until)
+        hits = list(rule.check(facts))[: 1 if rule.once else None] if concerned else []
+        unique = {hit.start: hit for hit in reversed(hits)}  # the same place may be found twice
+        for hit in [*reversed(unique.values())][:MAX_HITS]:
             line = facts.line(hit.start)
             checked = line not in templates or rule.id == "template"
             if checked and hit.start <= unread and (line, rule.id) not in ignored:
@@ -93,16 +91,6 @@ def _hits(text: str, file: str, slurm: str | None = None) -> Iterator[tuple[Lint
             if "#SBATCH" in heredoc.text and not heredoc.parts:
                 for rule, hit in _hits(heredoc.text, file, slurm):
                     yield rule, replace(hit, start=hit.start + heredoc.start, edits=())
-
-
-def _of_rule(rule: LintRule, facts: LintFacts) -> Iterator[RuleHit]:
-    seen: set[int] = set()
-    for hit in rule.check(facts):
-        if hit.start not in seen:  # else the same place was found twice
-            seen.add(hit.start)
-            yield hit
-        if len(seen) >= (1 if rule.once else MAX_HITS):
-            return
 
 
 def _finding(rule: LintRule, hit: RuleHit, text: str, file: str) -> Finding:

@@ -89,11 +89,6 @@ class ScriptLine:
     section: str = ""
     notes: list[WordMeaning] = field(default_factory=list)
 
-    @property
-    def known(self) -> bool:
-        """Whether hpctrain has texts for all of its options."""
-        return all(note.known for note in self.notes)
-
     def to_json(self) -> dict[str, object]:
         """Return the line for --json; keys are never removed."""
         return {
@@ -103,7 +98,7 @@ class ScriptLine:
             "why": "; ".join(note.shown for note in self.notes) or None,
             "source": self.notes[0].source if self.notes else None,
             "kind": self.kind,
-            "known": self.known,
+            "known": all(note.known for note in self.notes),
             "parts": [asdict(note) for note in self.notes if note.what],
         }
 
@@ -210,17 +205,15 @@ class _Explainer:
 
     def _headings(self) -> None:
         begins = {self._at(one.start) for one in self.facts.commands if not one.scope.inside("$(")}
-        launch = max((line.number for line in self.lines if line.section == LAUNCH), default=0)
+        launches = [line.number for line in self.lines if line.section in (LAUNCH, NODE)]
+        launch = max(launches, default=len(self.lines))
         section = HEADER
         for index, line in enumerate(self.lines):
             if line.kind == "directive":
                 line.section = line.section or ASKED
-            elif index in begins and not line.section:
-                passed = section in (LAUNCH, NODE) and index >= launch
-                before = section in (HEADER, ASKED, LOGS, LAUNCH, NODE)
-                line.section = END if passed else ENVIRONMENT if before else section
-            elif line.kind in ("command", "text"):
-                line.section = line.section or section
+            elif line.kind in ("command", "text") and not line.section:
+                own = index in begins and section in (HEADER, ASKED, LOGS, LAUNCH, NODE)
+                line.section = section if not own else END if index >= launch else ENVIRONMENT
             section = line.section or section
         for line in reversed(self.lines):  # comments get the heading of the line below
             line.section = line.section or section

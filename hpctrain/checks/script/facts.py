@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-from hpctrain.checks.script.calls import LauncherCall, launcher_call
+from hpctrain.checks.script.calls import launcher_call
 from hpctrain.checks.script.model import (
     Assignment,
     OptionCall,
@@ -31,7 +31,6 @@ _GRES_GPU = re.compile(
 )
 #: Options that request GPUs, besides --gres.
 GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task")
-_LAUNCHERS = re.compile(r"torchrun|accelerate|deepspeed|torch\.distributed")
 _TALKERS = ("echo", "export", "set", "module", "cd")
 #: With these directives, nodes and tasks per node do not determine the number of tasks.
 _OTHER_TASKS = ("ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "gpus-per-task")
@@ -51,19 +50,44 @@ class LintFacts:
         #: bash, sh, …; None for another language, of which only the directives are checked.
         self.shell_name = shell[1] if shell else (None if text.startswith("#!") else "bash")
         self.shell_flags = shell[2] if shell else ""
+        self._read_directives()
+        self._read_commands()
+
+    def _read_directives(self) -> None:
+        low, _, high = (self.value("nodes") or "").partition("-")
+        #: The minimum number of nodes that the directives allow; 0 if unknown.
+        self.least_nodes = 0 if self.block.hetjobs else integer(low) or 0
+        fixed = not self.value("nodelist") and high in ("", low)
+        #: The number of nodes, if the directives determine it.
+        self.nodes = (self.least_nodes or None) if fixed else None
+        found = _GRES_GPU.findall(self.value("gres") or "")
+        #: The GPUs that --gres requests; None if it requests none.
+        self.gres_gpus = sum(int(count or 1) for count in found) or None
+        #: Whether a directive requests GPUs.
+        self.asks_gpus = self.gres_gpus is not None or any(
+            self.value(name) not in (None, "0") for name in GPU_OPTIONS
+        )
+        #: The signal that --signal requests.
+        self.signal = signals.parse(self.value("signal") or "")
+
+    def _read_commands(self) -> None:
         #: The shell that runs the file.
         self.batch = Shell("batch" if self.is_batch else "unknown")
-        if self.shell_name is not None and "\r\n" not in text:  # bash cannot read CRLF either
-            read_shell(SourceText(text), self.batch)
-            #: The commands of the file, and of the shells inside it.
+        if self.shell_name is not None and "\r\n" not in self.text:  # bash cannot read CRLF either
+            read_shell(SourceText(self.text), self.batch)
+        #: The commands of the file, and of the shells inside it.
         self.commands = sorted(
             (
-                command
-                for shell in read_shells(self.batch, self._slurm_numbers())
-                for command in shell.commands
+                each
+                for one in read_shells(self.batch, self._slurm_numbers())
+                for each in one.commands
             ),
-            key=lambda item: item.start,
+            key=lambda command: command.start,
         )
+        #: Wrappers (time, exec) count as themselves.
+        self._by_name: dict[str, list[SimpleCommand]] = {}
+        for command in self.commands:
+            self._by_name.setdefault(command.name, []).append(command)
         # Where srun starts this same script again, all of it also runs in tasks.
         itself = any(
             part.kind == "var" and part.text in ("0", "BASH_SOURCE")
@@ -78,6 +102,11 @@ class LintFacts:
             command.place = places.pop() if len(places) == 1 else "unknown"
             if itself and command.shell.place == "batch":
                 command.place = "unknown"
+        #: The srun calls.
+        self.steps = [command.call for command in self.commands if command.call is not None]
+        calls = (launcher_call(one) for one in self.commands if one.name not in _TALKERS)
+        #: The calls of launchers.
+        self.launches = [call for call in calls if call is not None]
 
     def concerns(self, since: str | None, until: str | None) -> bool:
         """Whether a rule for these versions of Slurm may apply to this script."""
@@ -98,26 +127,6 @@ class LintFacts:
         return integer(self.value(name) or "")
 
     @cached_property
-    def signal(self) -> signals.RequestedSignal | None:
-        """The signal that --signal requests."""
-        return signals.parse(self.value("signal") or "")
-
-    @property
-    def least_nodes(self) -> int:
-        """The minimum number of nodes that the directives allow; 0 if unknown."""
-        if self.block.hetjobs:
-            return 0
-        return integer((self.value("nodes") or "").partition("-")[0]) or 0
-
-    @cached_property
-    def nodes(self) -> int | None:
-        """The number of nodes, if the directives determine it."""
-        low, _, high = (self.value("nodes") or "").partition("-")
-        if self.value("nodelist") or high not in ("", low):
-            return None
-        return self.least_nodes or None
-
-    @cached_property
     def gpus_per_node(self) -> int | None:
         """The GPUs per node, if the directives determine them."""
         counts = {self.gres_gpus, _gpu_count(self.value("gpus-per-node"))} - {None}
@@ -127,19 +136,6 @@ class LintFacts:
         if counts or total is None or not self.nodes or total % self.nodes:
             return None
         return total // self.nodes
-
-    @property
-    def gres_gpus(self) -> int | None:
-        """The GPUs that --gres requests; None if it requests none."""
-        found = _GRES_GPU.findall(self.value("gres") or "")
-        return sum(int(count or 1) for count in found) or None
-
-    @property
-    def asks_gpus(self) -> bool:
-        """Whether a directive requests GPUs."""
-        return self.gres_gpus is not None or any(
-            self.value(name) not in (None, "0") for name in GPU_OPTIONS
-        )
 
     def _slurm_numbers(self) -> dict[str, int]:
         per_node = self.count("ntasks-per-node")
@@ -166,19 +162,10 @@ class LintFacts:
         """Return a command as written."""
         return self.text[command.start : command.end]
 
-    @cached_property
-    def by_name(self) -> dict[str, list[SimpleCommand]]:
-        """Commands by the name of their program; wrappers (time, exec) count as themselves."""
-        found: dict[str, list[SimpleCommand]] = {}
-        for command in self.commands:
-            if command.words:
-                found.setdefault(command.name, []).append(command)
-        return found
-
     def named(self, *names: str) -> Iterator[SimpleCommand]:
         """Yield the commands with these names, in text order for each name."""
         for name in names:
-            yield from self.by_name.get(name, ())
+            yield from self._by_name.get(name, ())
 
     def assigned(self, *names: str) -> Iterator[tuple[Assignment, SimpleCommand]]:
         """Yield the assignments to `names` (all without names), including those before a command
@@ -198,18 +185,6 @@ class LintFacts:
                         yield part, command
 
     # Steps
-
-    @cached_property
-    def steps(self) -> list[OptionCall]:
-        """The srun calls."""
-        return [command.call for command in self.commands if command.call is not None]
-
-    @cached_property
-    def launches(self) -> list[LauncherCall]:
-        """The calls of launchers."""
-        commands = self.commands if _LAUNCHERS.search(self.text) else ()
-        calls = (launcher_call(one) for one in commands if one.words and one.name not in _TALKERS)
-        return [call for call in calls if call is not None]
 
     def step_nodes(self, step: OptionCall) -> int | None:
         """Return the number of nodes of a step, if known."""

@@ -19,7 +19,6 @@ Effect = Literal["stops", "misleads", "warns"]
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 #: Builtins that assign to the names in their arguments.
 _ASSIGNING = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "printf", "for"})
-_FACTOR = re.compile(r"\s*\$?\{?([A-Za-z_]\w*|\d{1,9})\}?\s*", re.ASCII)
 
 
 @dataclass(slots=True, eq=False)
@@ -118,14 +117,6 @@ class Assignment:
     start: int
 
 
-@dataclass(slots=True, eq=False)
-class Redirect:
-    """`>file`, `2>&1`, `<<<word`; heredocs are in `SimpleCommand.heredocs`."""
-
-    operator: str
-    target: ShellWord
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Element:
     """An element of a list of commands; `after` is the operator that follows it, `conditional`: it
@@ -174,7 +165,6 @@ class Shell:
 
     place: Place
     via: SimpleCommand | None = None
-    depth: int = 0
     commands: list[SimpleCommand] = field(default_factory=list)
     functions: set[str] = field(default_factory=set)
     comments: list[int] = field(default_factory=list)
@@ -231,6 +221,7 @@ class SimpleCommand(Element):
         argv: its words with known variables substituted.
         call: the srun call in it.
         place: where it runs; in a function, where that is called.
+        redirects: operator and target; heredocs are separate.
     """
 
     start: int
@@ -239,7 +230,7 @@ class SimpleCommand(Element):
     end: int = 0
     words: list[ShellWord] = field(default_factory=list)
     assignments: list[Assignment] = field(default_factory=list)
-    redirects: list[Redirect] = field(default_factory=list)
+    redirects: list[tuple[str, ShellWord]] = field(default_factory=list)
     heredocs: list[ShellWord] = field(default_factory=list)
     argv: list[ShellWord] = field(default_factory=list)
     call: OptionCall | None = None
@@ -285,8 +276,7 @@ class SimpleCommand(Element):
             elif not self.declares:
                 yield assignment.word
         yield from self.words
-        for redirect in self.redirects:
-            yield redirect.target
+        yield from (target for _, target in self.redirects)
 
     def expansions(self) -> Iterator[WordPiece]:
         """Yield all expansions in its words and unquoted heredocs."""
@@ -366,23 +356,19 @@ class Variables:
         return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else None
 
     def _digits(self, part: WordPiece) -> str:
-        if part.kind == "arith":
-            return self._product(part.text)
-        if part.kind == "var" and not part.operand:
-            return str(self._numbers.get(part.text))
-        return part.text if part.kind == "text" else "?"
-
-    def _product(self, text: str) -> str:
-        """Return the value of a product of names and numbers, the usual arithmetic in scripts."""
+        """Return the value of a piece; of arithmetic if it is a product, the usual one in scripts."""
+        if part.kind == "text":
+            return part.text
+        if part.kind != "arith":
+            return str(self._numbers.get(part.text + part.operand))
         product = 1
-        for factor in text.split("*", 9):
-            match = _FACTOR.fullmatch(factor)
-            name = match[1] if match is not None else ""
+        for factor in part.text.split("*", 9):
+            name = factor.strip(" \t${}")
             parts = self.flatten([WordPiece("var", name, 0, 0)])
             # The value of a variable may be a product too, of the variable itself.
             digits = "".join("?" if one.kind == "arith" else self._digits(one) for one in parts)
             digits = name if name.isdecimal() else digits
-            if not digits.isdecimal():
+            if not re.fullmatch(r"\d{1,9}", digits, re.ASCII):
                 return "?"
             product *= int(digits)
         return str(product)

@@ -17,7 +17,6 @@ from hpctrain.checks.script.model import (
     Effect,
     Element,
     Place,
-    Redirect,
     Scope,
     Shell,
     ShellWord,
@@ -191,7 +190,7 @@ class _ShellReader:
         for last in elements[-1:]:
             last.after = last.after or operator
         if operator == "\n":
-            self._bodies()
+            self._heredoc_bodies()
 
     def _closed(self, keyword: str, closer: str) -> bool | None:
         """Return whether `keyword` is `closer`; None if it closes nothing."""
@@ -253,23 +252,14 @@ class _ShellReader:
     def _compound(self, start: int, kind: str, closer: str, name: str = "") -> Scope:
         scope = Scope(kind, self.scope, self.source.offsets[start], name)
         self.scope = scope
-        if name in ("for", "select"):
-            self._loop_variable(start)
+        if name in ("for", "select"):  # their words are a command too
+            self.pos = start
+            self._finish(self._simple(SimpleCommand(start, scope, self.shell)))
         found = self._case(start) if kind == "case" else self.commands(closer)
         self.expect(found or self.pos < self.end, start, f"{_SHOWN[kind]} is not closed")
         self.scope = scope.parent or scope
         self._redirects(SimpleCommand(start, scope, self.shell))
         return scope
-
-    def _loop_variable(self, start: int) -> None:
-        self._blanks()
-        if self.text.startswith("((", self.pos):
-            self._arithmetic([], "((")
-            return
-        command = SimpleCommand(start, self.scope, self.shell)
-        command.words.append(self._plain("for", self.pos))
-        self._simple(command)
-        self._finish(command)
 
     def _case(self, start: int) -> bool:
         words = [word for word in self._words("in") if word.text != "in"]
@@ -287,15 +277,16 @@ class _ShellReader:
 
     # ---- simple commands -------------------------------------------------------------------------
 
-    def _simple(self, command: SimpleCommand) -> None:
+    def _simple(self, command: SimpleCommand) -> SimpleCommand:
         self._blanks()
         while self.pos < self.end and not self.text.startswith("#", self.pos):
             if not self._assignment(command) and not self._redirect(command):
                 word = self._word()
                 if word is None:
-                    return
+                    break
                 command.words.append(word)
             self._blanks()
+        return command
 
     def _finish(self, command: SimpleCommand) -> SimpleCommand:
         end = command.start + len(self.text[command.start : self.pos].rstrip(" \t"))
@@ -343,11 +334,10 @@ class _ShellReader:
             quoted = self.text[start : self.pos] != target.text
             self._heredocs.append((command.heredocs[-1], end, quoted))
         else:
-            command.redirects.append(Redirect(match[1], target))
+            command.redirects.append((match[1], target))
         return True
 
-    def _bodies(self) -> None:
-        """Read the bodies of the heredocs of the line that has just ended."""
+    def _heredoc_bodies(self) -> None:
         waiting, self._heredocs = self._heredocs, []
         for heredoc, last_line, quoted in waiting:
             found = last_line.search(self.text, self.pos, self.end)
@@ -381,7 +371,7 @@ class _ShellReader:
                 self._comment()
             elif self.text[self.pos] == "\n":
                 self.pos += 1
-                self._bodies()
+                self._heredoc_bodies()
             else:
                 return
 
@@ -415,7 +405,7 @@ class _ShellReader:
             if chunk is not None:
                 self._text(parts, *chunk.span())
             elif self.text[begin] in "'\"$`\\" or self.text.startswith(("<(", ">("), begin):
-                self._special(parts, quoted=False)
+                self._quote_or_expansion(parts, quoted=False)
             else:
                 break
         if self.pos == start:
@@ -436,7 +426,7 @@ class _ShellReader:
                 parts.append(WordPiece("text", piece, *self.source.span(start, start + len(piece))))
             start += len(piece)
 
-    def _expansion(
+    def _add_expansion(
         self,
         parts: list[WordPiece],
         kind: Literal["var", "arith", "command"],
@@ -445,14 +435,12 @@ class _ShellReader:
         *,
         quoted: bool,
     ) -> WordPiece:
-        """Add the expansion from `start` to here."""
         raw = self.source.shown(start, self.pos)
         piece = WordPiece(kind, text, *self.source.span(start, self.pos), quoted, raw)
         parts.append(piece)
         return piece
 
-    def _special(self, parts: list[WordPiece], *, quoted: bool) -> None:
-        """Read a quote, an expansion or an escaped character."""
+    def _quote_or_expansion(self, parts: list[WordPiece], *, quoted: bool) -> None:
         start, two = self.pos, self.text[self.pos : self.pos + 2]
         if two[0] == "'":
             self._verbatim(parts, _SINGLE)
@@ -475,7 +463,7 @@ class _ShellReader:
         start, name = self.pos, _NAME.match(self.text, self.pos)
         if name is not None:
             self.pos = name.end()
-            self._expansion(parts, "var", name[1], start, quoted=quoted)
+            self._add_expansion(parts, "var", name[1], start, quoted=quoted)
         elif self.text.startswith("${", start):
             self._parameter(parts, quoted=quoted)
         elif self.text.startswith("$((", start):
@@ -484,7 +472,7 @@ class _ShellReader:
             self.pos += 2
             self.expect(self._nested(")", start), start, "$( is not closed")
             inside = self.text[start + 2 : self.pos - 1]
-            self._expansion(parts, "command", inside, start, quoted=quoted)
+            self._add_expansion(parts, "command", inside, start, quoted=quoted)
         else:
             self._text(parts, start, start + 1)
 
@@ -516,7 +504,7 @@ class _ShellReader:
                 # It escapes nothing else in double quotes.
                 self._text(parts, self.pos, self.pos + 1)
             else:
-                self._special(parts, quoted=quoted)
+                self._quote_or_expansion(parts, quoted=quoted)
         return not closer
 
     def _parameter(self, parts: list[WordPiece], *, quoted: bool) -> None:
@@ -530,7 +518,7 @@ class _ShellReader:
         operand = self.text[head.end() : self.pos - closed]
         # Only a plain name is its text: ${#X} and ${!X} are not the value of X.
         name, operand = ("", (head[2] or "") + operand) if head[1] else (head[2] or "", operand)
-        piece = self._expansion(parts, "var", name, start, quoted=quoted)
+        piece = self._add_expansion(parts, "var", name, start, quoted=quoted)
         piece.operand, piece.nested = operand, _expansions(nested)
 
     def _arithmetic(self, parts: list[WordPiece], opening: str, *, quoted: bool = False) -> None:
@@ -539,7 +527,7 @@ class _ShellReader:
         begin = self.pos
         nested = self._brackets(start, 2)
         inside = self.text[begin : self.pos - 2]
-        piece = self._expansion(parts, "arith", inside, start, quoted=quoted)
+        piece = self._add_expansion(parts, "arith", inside, start, quoted=quoted)
         named = () if "$(" in inside or "`" in inside else _ARITHMETIC_NAME.finditer(inside)
         names = [
             WordPiece("var", name[0], *self.source.span(begin + name.start(), begin + name.end()))
@@ -558,7 +546,7 @@ class _ShellReader:
                 level += 1 if self.text[self.pos] == "(" else -1
                 self.pos += 1
             else:
-                self._special(nested, quoted=False)
+                self._quote_or_expansion(nested, quoted=False)
         self.expect(level == 0, start, "(( is not closed")
         return _expansions(nested)
 
@@ -580,7 +568,7 @@ class _ShellReader:
         self.end = length
         self.expect(inside[2], start, "a backtick is not closed")
         self.pos = inside.end()
-        self._expansion(parts, "command", inside[1], start, quoted=quoted)
+        self._add_expansion(parts, "command", inside[1], start, quoted=quoted)
 
 
 def _expansions(parts: list[WordPiece]) -> list[WordPiece]:

@@ -12,14 +12,8 @@ from dataclasses import dataclass
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.finding import Level
 
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Replace the characters from `start` to `end` of the file with `text`."""
-
-    start: int
-    end: int
-    text: str
+#: Replace the characters from a start to an end of the file with a text.
+Edit = tuple[int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +41,6 @@ class LintRule:
         reason: why it matters, in one sentence.
         source: the reference.
         since, until: the Slurm versions that it applies to, `until` excluded; None: no bound.
-        fixes: whether `--fix` can repair it, if the text allows.
         once: only its first hit counts.
     """
 
@@ -58,7 +51,6 @@ class LintRule:
     check: Check
     since: str | None = None
     until: str | None = None
-    fixes: bool = False
     once: bool = False
 
 
@@ -74,13 +66,12 @@ def rule(
     *,
     since: str | None = None,
     until: str | None = None,
-    fixes: bool = False,
     once: bool = False,
 ) -> Callable[[Check], Check]:
     """Register a function as a rule; the arguments are those of `LintRule`."""
 
     def register(check: Check) -> Check:
-        RULES[id_] = LintRule(id_, level, reason, source, check, since, until, fixes, once)
+        RULES[id_] = LintRule(id_, level, reason, source, check, since, until, once)
         return check
 
     return register

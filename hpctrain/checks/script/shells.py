@@ -21,7 +21,7 @@ from hpctrain.checks.script.model import (
 from hpctrain.checks.script.reader import SourceText, read_shell
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
-_MAX_DEPTH = 3
+_MAX_SHELLS = 200
 _SHELL_SHEBANG = re.compile(r"#!\s*\S*?(?:env\s+)?(?:bash|sh|zsh|dash|ksh)\b")
 
 
@@ -39,7 +39,7 @@ def read_shells(batch: Shell, numbers: dict[str, int]) -> list[Shell]:
             command.call = srun_call(command)
             if command.call is not None and shell is batch:
                 steps |= {word.program: command for word in command.words}
-        for command in shell.commands if shell.depth < _MAX_DEPTH else ():
+        for command in shell.commands if len(shells) < _MAX_SHELLS else ():
             inner = _shell_of(command, steps)
             shells += [inner] if inner is not None else []
     return shells
@@ -65,7 +65,7 @@ def _shell_of(command: SimpleCommand, steps: dict[str, SimpleCommand]) -> Shell 
     if via.call is None:
         known = via.argv[0].program in SHELLS | WRAPPERS | CONTAINERS
         place = via.shell.place if known else "unknown"
-    shell = Shell(place, via, via.shell.depth + 1)
+    shell = Shell(place, via)
     return read_shell(SourceText.of_pieces(pieces, via.shell.place), shell)
 
 
@@ -73,7 +73,7 @@ def _step_of_written(
     command: SimpleCommand, steps: dict[str, SimpleCommand]
 ) -> SimpleCommand | None:
     """Return the srun call that runs the script written by `cat > FILE <<EOF`."""
-    names = {one.target.program for one in command.redirects if one.operator == ">"}
+    names = {target.program for operator, target in command.redirects if operator == ">"}
     shell = command.heredocs and _SHELL_SHEBANG.match(command.heredocs[-1].text)
     if command.name != "cat" or not (shell or any(name.endswith(".sh") for name in names)):
         return None

@@ -4,7 +4,7 @@ for.
 
 import pytest
 
-from hpctrain.checks.script import IDS, RULES, fix, lint
+from hpctrain.checks.script import IDS, lint
 from tests.jobs.lint import lint_corpus as corpus
 
 
@@ -41,11 +41,6 @@ def test_a_finding_shows_its_line() -> None:
 def test_each_id_has_a_wrong_script() -> None:
     covered = {id_ for case in corpus.WRONG for _, id_ in case.expected}
     assert set(IDS) == covered
-
-
-def test_the_table_says_which_rules_can_fix() -> None:
-    fixing = {id_ for case in corpus.WRONG for id_ in fix(case.text, case.file).ids}
-    assert fixing == {rule.id for rule in RULES.values() if rule.fixes}
 
 
 @pytest.mark.parametrize(

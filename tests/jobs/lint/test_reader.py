@@ -43,7 +43,7 @@ def named(text: str, name: str) -> SimpleCommand:
         ("while a; do b; done < c\nuntil d; do e; done\n", [["a"], ["b"], ["d"], ["e"]]),
         (
             "for x in 1 2; do a; done; for ((i=0; i<3; i++)); do b; done\n",
-            [["for", "x", "in", "1", "2"], ["a"], ["b"]],
+            [["for", "x", "in", "1", "2"], ["a"], ["for"], ["((i=0; i<3; i++))"], ["b"]],
         ),
         ("case $x in a|b) c ;; (d) e ;& *) f\nesac; g\n", [["$x"], ["c"], ["e"], ["f"], ["g"]]),
         ("f() { a; }\nfunction g { b; }\nfunction h() ( c )\n", [["a"], ["b"], ["c"]]),

@@ -36,6 +36,7 @@ _WORKERS = frozenset(
 )
 _STARTERS = _WORKERS | set(PROGRAMS) | CONTAINERS
 _VERSION = re.compile(r"(?<=python)[\d.]+\Z")
+_IN_VARIABLE = re.compile(r"\$\{?(?:SRUN|LAUNCH)")
 _HARMLESS = frozenset(
     [
         "hostname",
@@ -69,13 +70,9 @@ def works(command: SimpleCommand) -> bool:
     """Whether `command` starts the job's work: srun, a launcher, python or a container, also after
     time and similar.
     """
-    if not command.words:
-        return False
     words = command.words[: 6 if command.name in WRAPPERS else 1]
     names = {_VERSION.sub("", word.program) for word in words}
-    return bool(names & _STARTERS) or command.words[0].text.startswith(
-        ("$SRUN", "${SRUN", "$LAUNCH", "${LAUNCH")
-    )
+    return bool(names & _STARTERS) or any(_IN_VARIABLE.match(word.text) for word in words[:1])
 
 
 def is_ours(facts: LintFacts) -> bool:
@@ -91,10 +88,9 @@ def harmless(step: OptionCall) -> bool:
 def in_another_branch(facts: LintFacts, one: SimpleCommand, other: SimpleCommand) -> bool:
     """Whether two commands are in different branches of an `if` or `case`: only one runs."""
     both = one.scope.inside("if", "case")
-    if both is None or both is not other.scope.inside("if", "case"):
-        return False
     between = facts.text[one.start : other.start]
-    return re.search(r"(?m)(?:^|;)\s*(?:else|elif)\b|;;", between) is not None
+    parts = re.search(r"(?m)(?:^|;)\s*(?:else|elif)\b|;;", between) is not None
+    return both is not None and both is other.scope.inside("if", "case") and parts
 
 
 def option_on(facts: LintFacts, name: str, shell: Shell, before: int) -> bool:

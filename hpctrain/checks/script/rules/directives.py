@@ -11,13 +11,12 @@ from collections.abc import Iterator
 
 from hpctrain.checks.script.facts import GPU_OPTIONS, LintFacts
 from hpctrain.checks.script.model import SimpleCommand
-from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
+from hpctrain.checks.script.rule import Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import TALKERS, is_ours, works
 from hpctrain.slurm.notations import directives
 from hpctrain.slurm.notations.directives import Directive, DirectiveFlaw
 from hpctrain.util import shell
 
-_OPT = "src/sbatch/opt.c"
 _EXPANSION = re.compile(r"\$[\w{(@]|`", re.ASCII)
 _LOOKS_LIKE = re.compile(r"^([ \t]*)#([A-Za-z]{4,9})[ \t]*(?=[ \t]--?[A-Za-z])", re.MULTILINE)
 _PLACEHOLDER_LINE = re.compile(r"\s*(?:\{\{[^{}\n]*\}\}|\{\w+\}|<\w+>|@\w+@)[ \t]*(?:\n|\Z)")
@@ -39,19 +38,18 @@ _MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
     "error",
     "sbatch refuses a script with DOS line breaks, and bash takes the carriage return for a part of"
     " the last word.",
-    _OPT,
-    fixes=True,
+    "src/sbatch/opt.c",
 )
 def dos_line_ends(facts: LintFacts) -> Hits:
     ends = [match.start() for match in re.finditer("\r\n", facts.text)]
-    if ends:
-        # With mixed line endings, a carriage return may be data.
-        safe = len(ends) == facts.text.count("\n")
+    # With mixed line endings, a carriage return may be data.
+    safe = ends if len(ends) == facts.text.count("\n") else []
+    for first in ends[:1]:
         yield RuleHit(
-            ends[0],
+            first,
             f"{len(ends)} lines end with a carriage return",
             f"sed -i 's/\\r$//' {shell.quote(facts.file)}",
-            edits=[Edit(end, end + 1, "") for end in ends] if safe else (),
+            edits=[(end, end + 1, "") for end in safe],
         )
 
 
@@ -59,7 +57,7 @@ def dos_line_ends(facts: LintFacts) -> Hits:
     "no-shebang",
     "error",
     "sbatch refuses a script whose first line does not begin with #!.",
-    _OPT,
+    "src/sbatch/opt.c",
 )
 def no_shebang(facts: LintFacts) -> Hits:
     meant = any(facts.text.startswith("#SBATCH -", start) for start in facts.batch.comments)
@@ -132,8 +130,7 @@ _DIRECTIVE = re.compile(r"^#SBATCH\s?-", re.MULTILINE)
     "directive-misspelt",
     "error",
     "sbatch reads #SBATCH in upper case and in the first column only, and ignores this line.",
-    _OPT,
-    fixes=True,
+    "src/sbatch/opt.c",
 )
 def directive_misspelt(facts: LintFacts) -> Hits:
     fix = "write #SBATCH at the beginning of the line"
@@ -144,17 +141,15 @@ def directive_misspelt(facts: LintFacts) -> Hits:
         exact = word.upper() == "SBATCH"
         similar = word.isupper() and difflib.SequenceMatcher(None, word, "SBATCH").ratio() > 0.82
         # In a usage, as `#sbatch train.sh`.
-        usage = word.islower() and _USAGE.match(facts.text, match.end())
+        line = facts.text[match.end() :].partition("\n")[0]
+        usage = word.islower() and re.search(r"\s[^-\s]\S*\.\w+(?:\s|\Z)", line)
         if (exact or similar) and not usage and (indent or word != "SBATCH"):
             yield RuleHit(
                 match.start(),
                 f"{match[0].strip()!r} is a comment here",
                 fix,
-                edits=[Edit(match.start(), match.end(2), "#SBATCH")] if exact else (),
+                edits=[(match.start(), match.end(2), "#SBATCH")] if exact else (),
             )
-
-
-_USAGE = re.compile(r"[^\n]*\s[^-\s]\S*\.\w+(?:\s|\Z)")
 
 
 # ---- what sbatch refuses, or reads differently than it looks -------------------------------------
@@ -209,7 +204,7 @@ def unknown_option(facts: LintFacts) -> Hits:
     "not-an-option",
     "error",
     "sbatch refuses the script: Invalid directive, or option requires an argument.",
-    _OPT,
+    "src/sbatch/opt.c",
 )
 def not_an_option(facts: LintFacts) -> Hits:
     for flaw in _flaws(facts, "not-an-option", "blank-around-equals", "option-without-value"):
@@ -223,7 +218,6 @@ def not_an_option(facts: LintFacts) -> Hits:
     "error",
     "the = becomes part of the value, which sbatch refuses or uses unchanged.",
     "getopt(3)",
-    fixes=True,
 )
 def short_option_equals(facts: LintFacts) -> Hits:
     for flaw in _flaws(facts, "short-option-equals"):
@@ -232,7 +226,7 @@ def short_option_equals(facts: LintFacts) -> Hits:
             flaw.start,
             f"{flaw.text}: the value begins with =",
             f"write: {flaw.hint}",
-            edits=[Edit(at, at + 1, " ")],
+            edits=[(at, at + 1, " ")],
         )
 
 
@@ -310,7 +304,7 @@ def _placeholders(facts: LintFacts, command: SimpleCommand) -> list[str]:
     """Return the placeholders in the words of `command`."""
     texts = [word.text for word in command.all_words() if word.is_literal]
     found = _PLACEHOLDER_WORD.findall(" ".join(text for text in texts if "\n" not in text))
-    files = (one.target for one in command.redirects if one.operator == "<")
+    files = (target for operator, target in command.redirects if operator == "<")
     angles = (facts.text[one.start - 1 : one.end + 2] for one in files)
     return [*found, *(one.strip() for one in angles if re.match(r"<[A-Za-z][\w-]*>(?:\s|\Z)", one))]
 
@@ -456,10 +450,9 @@ def ntasks_and_per_node(facts: LintFacts) -> Hits:
 
 
 def _values(facts: LintFacts, *names: str) -> Iterator[tuple[Directive, str]]:
-    for option in facts.block.options:
-        value = option.value or ""
-        if option.name in names and value and not set("$`") & set(value) and value[0] != "=":
-            yield option, value
+    plain = re.compile(r"[^=$`][^$`]*\Z")
+    options = (option for option in facts.block.options if option.name in names)
+    return ((each, each.value) for each in options if each.value and plain.match(each.value))
 
 
 @rule(
@@ -473,8 +466,11 @@ def invalid_value(facts: LintFacts) -> Hits:
     for form, names, good in forms:
         for option, value in _values(facts, *names):
             if not form.match(value):
-                what = f"{option.written} cannot be {value!r}"
-                yield RuleHit(option.start, what, f"write, for example: --{option.name}={good}")
+                yield RuleHit(
+                    option.start,
+                    f"{option.written} cannot be {value!r}",
+                    f"write, for example: --{option.name}={good}",
+                )
 
 
 @rule(
@@ -484,11 +480,11 @@ def invalid_value(facts: LintFacts) -> Hits:
     "sbatch(1) --mem, --time",
 )
 def unit_missing(facts: LintFacts) -> Hits:
+    working = any(map(works, facts.commands))
     for option, value in _values(facts, "mem", "mem-per-gpu"):
-        small = value.isdecimal() and 0 < int(value) <= 256
-        if small and any(map(works, facts.commands)):
-            what = f"{option.written} is {value} MB"
-            yield RuleHit(option.start, what, f"write: --{option.name}={value}G")
+        if value.isdecimal() and 0 < int(value) <= 256 and working:
+            fix = f"write: --{option.name}={value}G"
+            yield RuleHit(option.start, f"{option.written} is {value} MB", fix)
     for option, value in _values(facts, "time"):
         if re.fullmatch(r"(24|36|48|72|96|168)(:00)?", value):
             what = f"{option.written} is {value} minutes"
@@ -498,10 +494,9 @@ def unit_missing(facts: LintFacts) -> Hits:
 # ---- logs ----------------------------------------------------------------------------------------
 
 
-def _logs(facts: LintFacts) -> Iterator[tuple[Directive, str]]:
-    for name in ("output", "error"):
-        if name in facts.options:
-            yield facts.options[name], facts.value(name) or ""
+def _logs(facts: LintFacts) -> list[tuple[Directive, str]]:
+    names = ("output", "error")
+    return [(facts.options[one], facts.value(one) or "") for one in names if one in facts.options]
 
 
 @rule(

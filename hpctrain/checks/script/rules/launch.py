@@ -25,8 +25,6 @@ from hpctrain.checks.script.rules.common import (
 
 _RANK_OPTIONS = ("node_rank", "machine_rank")
 _MACHINES = ("nnodes", "num_machines")
-_RUN = "torch/distributed/run.py"
-_BOTH = "torch/distributed/run.py; accelerate/commands/launch.py"
 _LITERAL_RANK = re.compile(rf"\$\{{?(?:{'|'.join(sorted(RANK_VARIABLES))})\}}?\Z")
 _MPI = frozenset({"mpirun", "mpiexec", "ibrun", "mpirun_rsh", "aprun", "jsrun"})
 _REMOTE = ("ssh", "pdsh", "mpirun", "mpiexec", "ibrun", "clush", "parallel-ssh")
@@ -37,9 +35,6 @@ _C10D = (
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT", "MAIN_PORT", "DIST_PORT")
 #: Below 32768, where Linux's ephemeral ports begin.
 _FORMULA = "$((20000 + SLURM_JOB_ID % 9000))"
-_PORT = re.compile(r"(?:^|:)(\d{2,5})\Z", re.ASCII)
-_HOST = re.compile(r"(?:\d+\.){3}\d+\b|[a-z][\w.-]*\d")
-_LOCAL = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(?::\S*)?\Z")
 _CUTTERS = frozenset({"cut", "sed", "awk", "gawk", "tr", "grep", "head", "rev"})
 _FIRST = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
@@ -118,7 +113,7 @@ def _exported_early(facts: LintFacts) -> Hits:
     """RANK and LOCAL_RANK set in the batch shell for all tasks at once."""
     assigned = list(facts.assigned("RANK", "LOCAL_RANK"))
     own = {one.name for one, command in assigned if command.place != "batch"}
-    launched = {launch.call for launch in facts.launches}  # these set the ranks
+    launched = {launch.command.step for launch in facts.launches}  # these set the ranks
     for assignment, command in assigned:
         name = assignment.name
         exported = command.declares or any(one.has(name) for one in facts.named("export"))
@@ -149,7 +144,7 @@ def rank_not_expanded(facts: LintFacts) -> Hits:
     for launch in facts.launches:
         word = launch.option(*_RANK_OPTIONS)
         literal = word is not None and word.is_literal and _LITERAL_RANK.match(word.text)
-        if word is not None and literal and launch.call is not None:
+        if word is not None and literal and launch.command.step is not None:
             yield RuleHit(
                 word.start,
                 f"{launch.kind} gets the characters {word.text}, which no shell expands",
@@ -163,8 +158,12 @@ def rank_not_expanded(facts: LintFacts) -> Hits:
 def _steps(facts: LintFacts) -> Iterator[tuple[LauncherCall, int | None, int | None]]:
     """Yield the launchers that srun starts, with the step's numbers of nodes and tasks."""
     for launch in facts.launches:
-        if launch.call is not None and facts.is_batch and not launch.remote:
-            yield launch, facts.step_nodes(launch.call), facts.step_tasks(launch.call)
+        if launch.command.step is not None and facts.is_batch and not launch.remote:
+            yield (
+                launch,
+                facts.step_nodes(launch.command.step),
+                facts.step_tasks(launch.command.step),
+            )
 
 
 @rule(
@@ -179,7 +178,7 @@ def launcher_without_srun(facts: LintFacts) -> Hits:
     apart = any(
         step.command.is_background or step.has("nodelist", "exclude", "relative") for step in others
     )
-    started = apart or any(one.call for one in facts.launches) or any(facts.named(*_REMOTE))
+    started = apart or any(one.command.step for one in facts.launches) or any(facts.named(*_REMOTE))
     for launch in facts.launches if facts.least_nodes > 1 and not started else ():
         rank = launch.option(*_RANK_OPTIONS)
         ranked = {part.text for part in (rank.expansions() if rank else ())} & RANK_VARIABLES
@@ -222,7 +221,7 @@ def launchers_per_node(facts: LintFacts) -> Hits:
     "rendezvous-missing",
     "error",
     "the launchers do not find each other, and wait until they time out.",
-    _BOTH,
+    "torch/distributed/run.py; accelerate/commands/launch.py",
 )
 def rendezvous_missing(facts: LintFacts) -> Hits:
     names = {assignment.name for assignment, _ in facts.assigned()} - {"PET_LOCAL_ADDR"}
@@ -270,7 +269,7 @@ _ALONE = "each launcher starts a training of its own, all as rank 0 and into the
     "nnodes-mismatch",
     "error",
     "the rendezvous waits for the missing nodes until it times out, or rejects the surplus.",
-    _RUN,
+    "torch/distributed/run.py",
 )
 def nnodes_mismatch(facts: LintFacts) -> Hits:
     for launch, nodes, tasks in _steps(facts):
@@ -300,7 +299,7 @@ _GPU_COUNT = re.compile(
     "more-processes-than-gpus",
     "error",
     "the surplus processes end with: invalid device ordinal; with fewer, GPUs stay idle.",
-    _BOTH,
+    "torch/distributed/run.py; accelerate/commands/launch.py",
 )
 def more_processes_than_gpus(facts: LintFacts) -> Hits:
     have = facts.gpus_per_node
@@ -314,7 +313,7 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
         if name == "num_processes" and launch.has("num_machines"):
             machines = launch.number("num_machines") or 0
         count = launch.number(name)
-        own = launch.call is not None and launch.call.has(*_GPU_REQUESTS)
+        own = launch.command.step is not None and launch.command.step.has(*_GPU_REQUESTS)
         if not count or not machines or own or launch.has("cpu") or count == machines * have:
             continue
         # accelerate divides the total by the number of machines.
@@ -370,7 +369,7 @@ def mpirun_in_srun(facts: LintFacts) -> Hits:
     "note",
     "another job, or a leftover process, may hold the port on a shared node: "
     "address already in use.",
-    _RUN,
+    "torch/distributed/run.py",
 )
 def fixed_port(facts: LintFacts) -> Hits:
     # --standalone chooses a port itself.
@@ -392,7 +391,7 @@ def fixed_port(facts: LintFacts) -> Hits:
     ]
     told: set[str] = set()
     for name, word in words:
-        port = _PORT.search(word.text)
+        port = re.search(r"(?:^|:)(\d{2,5})\Z", word.text, re.ASCII)
         if port is not None and word.parts[-1].kind == "text" and port[1] not in told:
             told.add(port[1])
             yield RuleHit(
@@ -417,7 +416,7 @@ def _holds_nodes(facts: LintFacts) -> bool:
     "rendezvous-address",
     "error",
     "every node waits on itself for the others, and the launchers time out.",
-    _RUN,
+    "torch/distributed/run.py",
 )
 def rendezvous_address(facts: LintFacts) -> Hits:
     fixed = facts.is_batch and "nodelist" not in facts.options
@@ -426,7 +425,12 @@ def rendezvous_address(facts: LintFacts) -> Hits:
         if own and nodes != 1:
             what = f"the address is {own} on each of {nodes or 'the'} nodes"
             yield RuleHit(start, what, f"above srun: {_FIRST}", None if nodes else "warning")
-        elif fixed and not own and word.is_literal and _HOST.match(word.text):
+        elif (
+            fixed
+            and not own
+            and word.is_literal
+            and re.match(r"(?:\d+\.){3}\d+\b|[a-z][\w.-]*\d", word.text)
+        ):
             why = "a job on other nodes connects to this one, and waits until it times out."
             what = f"the address is always {word.text}"
             yield RuleHit(start, what, f"above srun: {_FIRST}", "warning", why)
@@ -442,8 +446,8 @@ def _addresses(facts: LintFacts) -> Iterator[tuple[int, ShellWord, SimpleCommand
             yield assignment.start, assignment.word, command, nodes
     for launch in facts.launches:
         several: int | None = 1
-        if launch.call and facts.is_batch and launch.number(*_MACHINES) != 1:
-            several = facts.step_nodes(launch.call)
+        if launch.command.step and facts.is_batch and launch.number(*_MACHINES) != 1:
+            several = facts.step_nodes(launch.command.step)
             unsure = launch.has("nnodes") and "nodes" in facts.options
             several = 1 if several is None and not unsure else several
         for name in ("rdzv_endpoint", "master_addr", "main_process_ip"):
@@ -455,7 +459,11 @@ def _addresses(facts: LintFacts) -> Iterator[tuple[int, ShellWord, SimpleCommand
 def _own_name(command: SimpleCommand, word: ShellWord) -> str | None:
     """Return the part of `word` that names the node on which it is evaluated."""
     if word.is_literal:
-        return word.text if _LOCAL.match(word.text) else None
+        return (
+            word.text
+            if re.match(r"(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(?::\S*)?\Z", word.text)
+            else None
+        )
     first = word.parts[0]
     named = first.kind == "var" and first.text in ("HOSTNAME", "SLURMD_NODENAME")
     asked = first.kind == "command" and re.match(r"hostname\b[^|;&]*\Z", first.text)
@@ -498,7 +506,7 @@ def _is_cut(command: SimpleCommand, part: WordPiece) -> bool:
     following = command.pipe_next
     if command.name in ("echo", "printf") and isinstance(following, SimpleCommand):
         return following.name in _CUTTERS
-    fed = any(redirect.operator == "<<<" for redirect in command.redirects)
+    fed = any(operator == "<<<" for operator, _ in command.redirects)
     return bool(re.match(r"[%#/]|:\d", part.operand)) or (fed and command.name in _CUTTERS)
 
 

@@ -5,13 +5,12 @@ and signals and their receivers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import islice, pairwise, zip_longest
+from itertools import pairwise, zip_longest
 
 from hpctrain.checks.script.calls import CONTAINERS
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import Element, Scope, ShellWord, SimpleCommand
-from hpctrain.checks.script.rule import Edit, Hits, RuleHit, rule
+from hpctrain.checks.script.rule import Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import (
     TESTS,
     harmless,
@@ -49,9 +48,6 @@ _AFTERWARDS = re.compile(
 _TRAINING_PROGRAMS = frozenset(
     {"papermill", "jupyter", "vllm", "uvicorn", "ollama", "Rscript", "julia"}
 )
-#: A program of the user's, by its path.
-_BUILT = re.compile(r"(?:(?:\.{1,2}|\$\{?\w+\}?)/|/(?!bin/|usr/))\S+\Z")
-_CONDITION = re.compile(r"(?:\b(?:if|elif|while|until)|(?<![$\w])!)\s+\Z")
 #: Scripts that prepare the work, by their names.
 _PREPARES = re.compile(
     r"(?:\b|_)(?:v?env|environment|setup|install|init|activate|prepare|modules|cleanup)(?:\b|_)"
@@ -61,8 +57,6 @@ _PREPARES = re.compile(
 _SMALL = re.compile(
     r"^\S+ -(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip3? |(?:rocm|nvidia)-smi"
 )
-_COMMENT = re.compile(r"\"{3}|'{3}")
-_KEEPS_STATUS = re.compile(r"\bexit\s+[\"']?\$|\$\?")
 _GIVES_UP = ("exit", "return", "false", "exec", "kill")
 
 
@@ -74,14 +68,19 @@ def _runs_script(command: SimpleCommand) -> bool:
 
 def _is_condition(facts: LintFacts, command: SimpleCommand) -> bool:
     line = facts.text[max(0, command.start - 200) : command.start]
-    return command.after in ("||", "&&") or _CONDITION.search(line) is not None
+    return (
+        command.after in ("||", "&&")
+        or re.search(r"(?:\b(?:if|elif|while|until)|(?<![$\w])!)\s+\Z", line) is not None
+    )
 
 
 def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
     """Whether it does the work, directly, in a shell that it starts, or as a function."""
     inner = any(one.shell.via is command and works(one) for one in facts.commands)
     program = command.words[0] if command.words else ShellWord("", 0, 0)
-    built = _BUILT.match(program.text) and not _AFTERWARDS.match(program.program)
+    built = re.match(
+        r"(?:(?:\.{1,2}|\$\{?\w+\}?)/|/(?!bin/|usr/))\S+\Z", program.text
+    ) and not _AFTERWARDS.match(program.program)
     built = built and not _PREPARES.search(program.text)
     idle = command.name in CONTAINERS and command.words[-1].program in SHELLS
     known = (
@@ -217,9 +216,11 @@ def exit_code_lost(facts: LintFacts) -> Hits:
         if one.shell is facts.batch and one.scope.inside("function", "$(") is None
     ]
     # Not a Python comment, which bash cannot run.
-    steps = [one for one in own if one.words and not _COMMENT.match(facts.text, one.start)]
+    steps = [
+        one for one in own if one.words and not facts.text.startswith(('"""', "'''"), one.start)
+    ]
     trapped = {name for one in facts.named("trap") for name in _trapped(one)}
-    caught = {"EXIT", "ERR", "0"} & trapped and _KEEPS_STATUS.search(facts.text)
+    caught = {"EXIT", "ERR", "0"} & trapped and re.search(r"\bexit\s+[\"']?\$|\$\?", facts.text)
     if not facts.is_batch or not steps or caught:
         return
     trained = [
@@ -286,15 +287,18 @@ def prompt_unanswered(facts: LintFacts) -> Hits:
     answered = not facts.is_batch or "always_yes" in facts.text.lower()
     for command in facts.commands if not answered else ():
         asks = _ASKS.match(" ".join(word.program for word in command.words))
-        fed = command.pipe_prev or any(one.operator[:1] == "<" for one in command.redirects)
-        if asks and not fed and not _ANSWERED.search(facts.shown(command)):
+        fed = command.pipe_prev or any(operator[0] == "<" for operator, _ in command.redirects)
+        if (
+            asks
+            and not fed
+            and not re.search(r"\s(?:-[a-z]*y|--yes|--dry-run|--help)", facts.shown(command))
+        ):
             yield RuleHit(command.start, f"{asks[0]} asks a question", f"write: {asks[0]} --yes")
 
 
 _ASKS = re.compile(
     r"(?:conda|mamba|micromamba) (?:create|install|remove|uninstall|update)\b|pip3? uninstall\b"
 )
-_ANSWERED = re.compile(r"\s(?:-[a-z]*y|--yes|--dry-run|--help)")
 
 
 @rule(
@@ -362,7 +366,7 @@ def continuation_missing(facts: LintFacts) -> Hits:
         option = re.match(r"--?[A-Za-z]", word) and not command.assignments
         # A container command with options on separate lines ends without an image.
         image = word.endswith((".sif", ".sqsh", ".simg")) and "\\\n" in facts.shown(before)
-        alone = not word and any(one.operator == ">&" for one in command.redirects)
+        alone = not word and any(operator == ">&" for operator, _ in command.redirects)
         misses = option or image or (alone and not command.assignments)
         if misses and not above.startswith("#SBATCH"):  # directives have no line continuation
             yield RuleHit(
@@ -379,13 +383,12 @@ def continuation_missing(facts: LintFacts) -> Hits:
     "Python reads PYTHONUNBUFFERED; without it the log is written in blocks, and "
     "the last block is lost if the job is killed.",
     "python(1)",
-    fixes=True,
 )
 def pythonbuffered(facts: LintFacts) -> Hits:
     for assignment, _ in facts.assigned(name := "PYTHONBUFFERED"):
         # A second occurrence may read the variable.
         alone = len(re.findall(rf"\b{name}\b", facts.text)) == 1
-        edit = Edit(assignment.start, assignment.start + len(name), "PYTHONUNBUFFERED")
+        edit = (assignment.start, assignment.start + len(name), "PYTHONUNBUFFERED")
         yield RuleHit(
             assignment.start,
             f"Python knows no {name}",
@@ -403,10 +406,10 @@ def pythonbuffered(facts: LintFacts) -> Hits:
 )
 def secret_in_script(facts: LintFacts) -> Hits:
     for match in secrets.spans(facts.text):
-        kind = match[0].lstrip("\"'")[:3]
+        start = match[0].lstrip("\"'")[:3]
         yield RuleHit(
             match.start(),
-            f"a token ({kind}…) is in the script",
+            f"a token ({start}…) is in the script",
             'keep it in a file with mode 0600, and: export NAME="$(< ~/.config/NAME)"',
         )
 
@@ -422,7 +425,9 @@ def nounset_before_activation(facts: LintFacts) -> Hits:
     for command in facts.commands:
         conda = command.name in _MANAGERS and command.has("activate", "deactivate")
         sources = command.name in ("source", ".") and any(
-            word.text == "activate" or _STARTUP.search(word.text) for word in command.words
+            word.text == "activate"
+            or re.search(r"/\.?(?:bashrc|bash_profile|profile)\Z", word.text)
+            for word in command.words
         )
         outside = command.scope.inside("function", "$(") is None
         activates = outside and (conda or sources)
@@ -432,9 +437,6 @@ def nounset_before_activation(facts: LintFacts) -> Hits:
                 f"{command.name} {command.words[1].text} runs under set -u, and may end the job",
                 "move `set -u` after it, or: set +u; …; set -u",
             )
-
-
-_STARTUP = re.compile(r"/\.?(?:bashrc|bash_profile|profile)\Z")
 
 
 @rule(
@@ -457,7 +459,17 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
     ]
     for command in facts.named("conda", "mamba") if facts.is_batch and not known else ():
         before = [one for one in hooks if one.start < command.start]
-        module = any(_CONDA_MODULE.search(facts.shown(one)) for one in before) and not sourced
+        module = (
+            any(
+                re.search(
+                    r"(?:module|ml)\s.*(?:conda|mamba|forge|python)",
+                    facts.shown(one),
+                    re.IGNORECASE,
+                )
+                for one in before
+            )
+            and not sourced
+        )
         activates = [word.text for word in command.words[1:2]] == ["activate"]
         if activates and not command.shell.via and (module or not before):
             yield RuleHit(
@@ -470,9 +482,6 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
                 if module
                 else None,
             )
-
-
-_CONDA_MODULE = re.compile(r"(?:module|ml)\s.*(?:conda|mamba|forge|python)", re.IGNORECASE)
 
 
 @rule(
@@ -511,10 +520,9 @@ def _trapped(trap: SimpleCommand) -> list[str]:
     return [signals.NAMES.get(name, name) for name in names]
 
 
-def _batch_traps(facts: LintFacts, signal: str) -> Iterator[SimpleCommand]:
-    for trap in facts.named("trap"):
-        if signal in _trapped(trap) and trap.place == "batch":
-            yield trap
+def _batch_traps(facts: LintFacts, signal: str) -> list[SimpleCommand]:
+    traps = [one for one in facts.named("trap") if one.place == "batch"]
+    return [trap for trap in traps if signal in _trapped(trap)]
 
 
 @rule(
@@ -617,8 +625,8 @@ _GIVES_UP_WAITING = re.compile(
 )
 def trap_in_foreground(facts: LintFacts) -> Hits:
     asked = facts.signal
-    traps = _batch_traps(facts, asked.name) if asked and asked.to_batch else ()
-    for trap in islice(traps, 1):
+    traps = _batch_traps(facts, asked.name) if asked and asked.to_batch else []
+    for trap in traps[:1]:
         later = [
             command
             for command in facts.commands
@@ -648,7 +656,7 @@ def usr1_kills_launcher(facts: LintFacts) -> Hits:
     kinds = [
         one.kind
         for one in facts.launches
-        if one.call and one.complete and one.command.shell not in traps
+        if one.command.step and one.complete and one.command.shell not in traps
     ]
     asked = facts.signal
     starts = [

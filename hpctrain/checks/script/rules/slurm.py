@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 
 from hpctrain.checks.script.facts import LintFacts
-from hpctrain.checks.script.model import WordPiece
 from hpctrain.checks.script.rule import Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import TALKERS, harmless, option_on
 
@@ -48,17 +47,15 @@ _GUARDED = re.compile(
     once=True,
 )
 def srun_cpus_per_task(facts: LintFacts) -> Hits:
-    known = any(facts.assigned("SRUN_CPUS_PER_TASK"))
-    if not facts.slurm or known or facts.value("cpus-per-task") in (None, "1"):
-        return
-    for call in facts.steps:
-        if call.has("cpus-per-task", "overlap", "pty") or harmless(call):
-            continue
-        yield RuleHit(
-            call.at.start,
-            "srun does not inherit --cpus-per-task in Slurm 22.05 and 23.02",
-            'above it: export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"',
-        )
+    asked = facts.slurm and facts.value("cpus-per-task") not in (None, "1")
+    told = any(facts.assigned("SRUN_CPUS_PER_TASK"))
+    for step in facts.steps if asked and not told else ():
+        if not step.has("cpus-per-task", "overlap", "pty") and not harmless(step):
+            yield RuleHit(
+                step.at.start,
+                "srun does not inherit --cpus-per-task in Slurm 22.05 and 23.02",
+                'above it: export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"',
+            )
 
 
 @rule(
@@ -71,8 +68,7 @@ def srun_cpus_per_task(facts: LintFacts) -> Hits:
 def expanded_at_submission(facts: LintFacts) -> Hits:
     for command in facts.commands if not facts.is_batch else ():
         for heredoc in command.heredocs:
-            parts = heredoc.parts if "#SBATCH" in heredoc.text else ()
-            for part in (each for outer in parts for each in outer.walk()):
+            for part in heredoc.expansions() if "#SBATCH" in heredoc.text else ():
                 own = re.match(r"SLURM_(?!SUBMIT|CONF)", part.text)
                 if part.kind == "var" and own and not part.operand:
                     yield RuleHit(
@@ -101,35 +97,17 @@ def slurm_variable_unset(facts: LintFacts) -> Hits:
         lacking -= {"SLURM_ARRAY_TASK_ID"}  # --array is on the command line
     lacking -= {assignment.name for assignment, _ in facts.assigned(*lacking)}
     lacking -= {name for pair in _GUARDED.findall(facts.text) for name in pair}
-    for part, command in facts.variables(*lacking) if lacking else ():
+    for part, command in facts.variables(*lacking):
         strict = option_on(facts, "nounset", command.shell, command.start)
-        shown_only = command.name in TALKERS and not strict
-        here = (part.place or command.place) == "batch"
-        if (
-            here
-            and not shown_only
-            and not part.operand.startswith((":-", "-", ":=", "=", ":+", "+", ":?", "?"))
-            and part.text in lacking
-        ):
-            yield _unset_hit(facts, part)
+        printed = command.name in TALKERS and not strict
+        here = (part.place or command.place) == "batch" and part.text in lacking
+        if here and not printed and not re.match(r":?[-=+?]", part.operand):
+            option = _NEEDS[part.text][0]
+            other = part.text == "SLURM_GPUS_PER_NODE" and facts.gres_gpus is not None
+            yield RuleHit(
+                part.start,
+                f"${part.text} is empty: there is no --{option}",
+                "write: $SLURM_GPUS_ON_NODE" if other else f"add: #SBATCH --{option}=N",
+                "error" if other else "note" if option == "array" else "warning",
+            )
             lacking -= {part.text} & {"SLURM_ARRAY_TASK_ID"}  # once
-
-
-def _unset_hit(facts: LintFacts, part: WordPiece) -> RuleHit:
-    option = _NEEDS[part.text][0]
-    if part.text == "SLURM_GPUS_PER_NODE" and facts.gres_gpus is not None:
-        return RuleHit(
-            part.start,
-            "$SLURM_GPUS_PER_NODE is empty: the GPUs are requested with --gres",
-            "write: $SLURM_GPUS_ON_NODE (Slurm 21.08 and later), or the number",
-            "error",
-        )
-    return RuleHit(
-        part.start,
-        f"${part.text} is empty: there is no --{option}",
-        f"add: #SBATCH --{option}=N",
-        "note" if option == "array" else None,
-    )
-
-
-# ---- what the job has ----------------------------------------------------------------------------
