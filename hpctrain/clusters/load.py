@@ -144,7 +144,7 @@ def detect(
             known = read_source(name, environment).data.get("detect")
             if isinstance(known, dict) and _matches(known, environment, cluster_name, hosts):
                 found.append(name)
-        except (UsageError, re.error):
+        except (UsageError, re.error, TypeError, AttributeError):  # not a valid profile
             continue
     return found
 
@@ -155,17 +155,13 @@ def _matches(
     cluster_name: str | None,
     hosts: tuple[str, ...],
 ) -> bool:
-    names, patterns, variables = (known.get(key) for key in ("cluster_names", "hosts", "variables"))
-    if (cluster_name or "").lower() in [name.lower() for name in _texts(names)]:
+    names, patterns = (known.get(key) or [] for key in ("cluster_names", "hosts"))
+    if (cluster_name or "").lower() in [str(name).lower() for name in names]:
         return True
-    pairs = [(pattern, host) for pattern in _texts(patterns) for host in hosts]
-    if isinstance(variables, dict):
-        pairs += [(str(value), environment.get(name, "")) for name, value in variables.items()]
+    pairs = [(str(pattern), host) for pattern in patterns for host in hosts]
+    variables = known.get("variables") or {}
+    pairs += [(str(value), environment.get(name, "")) for name, value in variables.items()]
     return any(re.fullmatch(pattern, text) for pattern, text in pairs)
-
-
-def _texts(value: Any) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def read_source(name: str, environment: Mapping[str, str]) -> ProfileSource:
@@ -177,89 +173,69 @@ def read_source(name: str, environment: Mapping[str, str]) -> ProfileSource:
     known = available(environment)
     path = known.get(canonical(name))
     if path is None:
-        raise _unknown(name, known)
+        close = difflib.get_close_matches(canonical(name), known, n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise UsageError(
+            f"there is no cluster profile {name!r}{hint}",
+            details=(f"known are {', '.join(sorted(known))}",),
+            fix=f"hpctrain clusters show {close[0]}" if close else "hpctrain clusters",
+        )
     text = yaml12.read_text(path, str(path), missing=f"ls -l {path}")
-    return _ProfileFile(yaml12.load(text, str(path)), path).source
+    return _source(yaml12.load(text, str(path)), path)
 
 
-def _unknown(name: str, stacks: Mapping[str, Path]) -> UsageError:
-    close = difflib.get_close_matches(canonical(name), stacks, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    known = f"known are {', '.join(sorted(stacks))}"
-    return UsageError(
-        f"there is no cluster profile {name!r}{hint}",
-        details=(known,),
-        fix=f"hpctrain clusters show {close[0]}" if close else "hpctrain clusters",
-    )
+def _source(document: yaml12.YamlDocument, path: Path) -> ProfileSource:
+    """Return the content of a file, separated from its evidence, which goes to `origins`."""
+    source, data = ProfileSource(path), dict(document.data)
+    given = data.pop("sources", None) or {}
+    if not isinstance(given, dict):
+        place = nearest(document.places, ("sources",))
+        source.problems.append(f"{place}: sources must hold keys and URLs")
+        given = {}
+    urls = {"docs": data.get("docs"), **given}
+    known = {key: str(url) for key, url in urls.items() if isinstance(url, str)}
 
+    def problem(raw: yaml12.NodePath, message: str) -> None:
+        source.problems.append(f"{nearest(document.places, raw)}: {message}")
 
-class _ProfileFile:
-    """Separates the content of a file from its evidence, which goes to `source.origins`."""
+    def attestation(
+        section: Mapping[str, Any], raw: yaml12.NodePath, above: Attestation
+    ) -> Attestation:
+        level, page = section.get("evidence", above.level), section.get("source", above.source)
+        if level not in LEVELS:
+            wanted = f"evidence must be one of {', '.join(LEVELS)}"
+            problem((*raw, "evidence"), f"{wanted}, not {str(level)[:60]!r}")
+        if str(page) not in known and not re.search("[/ ]", str(page)):
+            problem((*raw, "source"), f"source {page!r} is neither a URL nor a key of sources")
+        return Attestation(str(level), known.get(str(page), str(page)))
 
-    def __init__(self, document: yaml12.YamlDocument, path: Path) -> None:
-        self.source = ProfileSource(path)
-        self.places = document.places
-        data = dict(document.data)
-        given = data.pop("sources", None) or {}
-        if not isinstance(given, dict):
-            self._problem(("sources",), "sources must hold keys and URLs")
-            given = {}
-        urls = {"docs": data.get("docs")} | given
-        self.sources = {key: str(url) for key, url in urls.items() if isinstance(url, str)}
-        self.source.places[()] = f"{path}:1:1"
-        self.source.data = self._strip(data, (), (), Attestation("own", str(path)))
-        # The default for the entire file: all values have their own by now.
-        self.source.origins.pop((), None)
-
-    def _strip(
-        self, value: Any, raw: yaml12.NodePath, path: KeyPath, inherited: Attestation
-    ) -> Any:
-        """Return `value` without evidence; `raw` is its path in the file, `path` the one in the
+    def strip(value: Any, raw: yaml12.NodePath, at: KeyPath, above: Attestation) -> Any:
+        """Return `value` without evidence; `raw` is its path in the file, `at` the one in the
         result.
         """
-        if raw in self.places:
-            self.source.places.setdefault(path, self.places[raw])
-        if not isinstance(value, dict):
-            self.source.origins[path] = inherited
-            if not isinstance(value, list):
-                return value
-            return [
-                self._strip(item, (*raw, str(index)), (*path, str(index)), inherited)
-                for index, item in enumerate(value)
-            ]
-        evidence = self._evidence_of(value, raw, inherited)
-        if "value" in value and value.keys() <= {"value", *_ANNOTATION}:
-            return self._strip(value["value"], (*raw, "value"), path, evidence)
-        rest = {key: item for key, item in value.items() if key not in _ANNOTATION}
-        if evidence is not inherited or not rest:
-            self.source.origins[path] = evidence
-        return {
-            key: self._strip(item, (*raw, key), (*path, key), evidence)
-            for key, item in rest.items()
-        }
+        if raw in document.places:
+            source.places.setdefault(at, document.places[raw])
+        if isinstance(value, dict) and _ANNOTATION & value.keys():
+            above = source.origins[at] = attestation(value, raw, above)
+            if "value" in value and value.keys() <= {"value", *_ANNOTATION}:
+                return strip(value["value"], (*raw, "value"), at, above)
+            value = {key: item for key, item in value.items() if key not in _ANNOTATION}
+        if isinstance(value, dict):
+            if not value:
+                source.origins[at] = above
+            return {key: strip(item, (*raw, key), (*at, key), above) for key, item in value.items()}
+        source.origins[at] = above
+        if not isinstance(value, list):
+            return value
+        return [
+            strip(item, (*raw, str(index)), (*at, str(index)), above)
+            for index, item in enumerate(value)
+        ]
 
-    def _evidence_of(
-        self, section: Mapping[str, Any], raw: yaml12.NodePath, inherited: Attestation
-    ) -> Attestation:
-        if not _ANNOTATION & section.keys():
-            return inherited
-        level = section.get("evidence") or inherited.level
-        source = section.get("source") or inherited.source
-        if level not in LEVELS:
-            self._problem(
-                (*raw, "evidence"),
-                f"evidence must be one of {', '.join(LEVELS)}, not {str(level)[:60]!r}",
-            )
-            level = inherited.level
-        is_known = isinstance(source, str) and (source in self.sources or re.search("[/ ]", source))
-        if "source" in section and not is_known:
-            message = f"source {source!r} is neither a URL nor a key of sources"
-            self._problem((*raw, "source"), message)
-            source = inherited.source
-        return Attestation(str(level), self.sources.get(source, source))
-
-    def _problem(self, raw: yaml12.NodePath, message: str) -> None:
-        self.source.problems.append(f"{nearest(self.places, raw)}: {message}")
+    source.places[()] = f"{path}:1:1"
+    source.data = strip(data, (), (), Attestation("own", str(path)))
+    source.origins.pop((), None)  # the default for the entire file: all values have their own now
+    return source
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:

@@ -19,8 +19,6 @@ from hpctrain.util import process, shell
 #: query again.
 ASK_EVERY_S = 15.0
 _PREFIX = re.compile(r"^(?:\w+: (?:(?:error|fatal): )?)?(?:slurm_load_\w+ error: )?")
-#: The prefix of each line that the programs print.
-_NAME = re.compile(r"^\w+: (?:(?:error|fatal): )?")
 _MAX_WORDS = 300
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _UNREACHABLE = re.compile(
@@ -155,11 +153,10 @@ def last_words(done: process.Finished) -> str:
     """Return the last line of a program's output, at most 300 characters, without the program's
     name.
     """
-    lines = [line.strip() for line in (done.stderr.strip() or done.stdout).splitlines()]
-    printed = [line for line in lines if line]
-    if not printed:
+    lines = (done.stderr.strip() or done.stdout).strip().splitlines()
+    if not lines:
         return f"exit status {done.returncode}"
-    words = "".join(sign for sign in _NAME.sub("", printed[-1]) if sign.isprintable())
+    words = "".join(sign for sign in _PREFIX.sub("", lines[-1].strip()) if sign.isprintable())
     return words if len(words) <= _MAX_WORDS else f"{words[: _MAX_WORDS - 3]}..."
 
 

@@ -119,16 +119,12 @@ class SlurmScheduler:
             raise refusal(done, str(shown or script))
         if named is None:
             return self._look_for(sent, quoted(done))
-        job_id, cluster = named
         query_cache.invalidate()
-        sent = ledger.found(sent, job_id, cluster)
-        notes = [line for line in done.stderr.splitlines() if line.strip()]
+        sent = ledger.found(sent, *named)
         dropped = [name for name in process.leaks(os.environ) if name.startswith("SBATCH_")]
-        if dropped:
-            notes.append(
-                f"not passed on, because they would override the script: {', '.join(dropped)}"
-            )
-        return replace(sent, notes=tuple(notes))
+        told = [f"not passed on, because they would override the script: {', '.join(dropped)}"]
+        notes = [line for line in done.stderr.splitlines() if line.strip()]
+        return replace(sent, notes=(*notes, *(told if dropped else ())))
 
     def dry_run(
         self,
@@ -260,9 +256,12 @@ class SlurmScheduler:
         """
         array, _, task = job_id.partition("_")
         sent = ledger.of_jobs({array: None}).get(array)
-        recorded = None if sent is None else _recorded_logs(sent, job_id, array, task)
-        if recorded is not None:
-            return recorded
+        # Of an array, each task has its own job number.
+        if sent is not None and sent.output is not None and not (task and "%j" in sent.output):
+            user, name = getpass.getuser(), sent.name or ""
+            values = {"j": job_id, "A": array, "a": task, "x": name, "u": user}
+            patterns = (sent.output, sent.error or sent.output)
+            return LogFiles(*(Path(log_pattern.expand(each, values)) for each in patterns))
         trouble = query_cache.recent_failure("slurmctld")
         if trouble is not None:
             raise trouble
@@ -283,19 +282,15 @@ class SlurmScheduler:
             job = next((each for each in known.values() if sent.is_of(each.comment)), None)
             if job is not None:
                 ledger.found(sent, _submitted(job))
-            elif (
-                time.time() - sent.at < 86_400
-            ):  # not listed later, but still open: only a submission clears it
-                reason = f"sbatch did not answer; no job with the comment {sent.comment} so far"
-                missing.append(
-                    JobRecord(
-                        job_id=f"?{sent.token}",
-                        scheduler="slurm",
-                        state=states.UNKNOWN,
-                        name=sent.name,
-                        reason=reason,
-                    )
+            elif time.time() - sent.at < 86_400:  # later it is open still, and not listed
+                record = JobRecord(
+                    job_id=f"?{sent.token}",
+                    scheduler="slurm",
+                    state=states.UNKNOWN,
+                    name=sent.name,
+                    reason=f"sbatch did not answer; no job with the comment {sent.comment} so far",
                 )
+                missing.append(record)
         return missing
 
     def _queue(self, max_age_s: float = 0.0) -> list[JobRecord]:
@@ -413,15 +408,6 @@ def _is_of(shown: str, job: str) -> bool:
     """
     wanted = JobId.parse(job) or JobId(job.partition("_")[0])  # squeue has truncated the tasks
     return wanted.covers(shown)
-
-
-def _recorded_logs(entry: Submission, job_id: str, array: str, task: str) -> LogFiles | None:
-    if entry.output is None or (task and "%j" in entry.output):  # each task has its own job number
-        return None
-    values = {"j": job_id, "A": array, "a": task, "x": entry.name or "", "u": getpass.getuser()}
-    output = Path(log_pattern.expand(entry.output, values))
-    error = Path(log_pattern.expand(entry.error, values)) if entry.error else output
-    return LogFiles(output, error)
 
 
 def _absolute(pattern: str | None, values: dict[str, str | None]) -> str | None:

@@ -59,12 +59,8 @@ class JobId:
         number, underscore, rest = own.partition("_")
         if (number, other) != (self.number, self.cluster) or self.tasks is None:
             return (number, other) == (self.number, self.cluster)
-        if not underscore:
-            return False
-        try:
-            return not set(arrays.parse(rest).indices).isdisjoint(self.tasks.indices)
-        except ValueError:
-            return True
+        tasks = arrays.known(rest)  # none if squeue has truncated them
+        return bool(underscore) and (not tasks or not set(tasks).isdisjoint(self.tasks.indices))
 
 
 @cache

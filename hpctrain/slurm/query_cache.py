@@ -96,17 +96,16 @@ def _ask_for_cluster_name() -> str | None:
     except SchedulerError as error:
         record_failure("slurmctld", error)
         return None
-    found = re.search(r"^ClusterName\s*=\s*(\S+)", done.stdout, re.MULTILINE)
-    return found[1] if done.returncode == 0 and found is not None else None
+    return _name_in(done.stdout) if done.returncode == 0 else None
 
 
 def _cluster_name(path: Path) -> str | None:
     try:
-        found = re.search(
-            r"^\s*ClusterName\s*=\s*(\S+)",
-            stored.read_regular(path, 4_000_000).decode("utf-8", "replace"),
-            re.IGNORECASE | re.MULTILINE,
-        )
+        return _name_in(stored.read_regular(path, 4_000_000).decode("utf-8", "replace"))
     except OSError:
         return None
+
+
+def _name_in(text: str) -> str | None:
+    found = re.search(r"^\s*ClusterName\s*=\s*(\S+)", text, re.IGNORECASE | re.MULTILINE)
     return found[1].lower() if found else None
