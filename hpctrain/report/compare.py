@@ -23,12 +23,12 @@ from hpctrain.util.secrets import hidden_in
 from hpctrain.util.text import number
 
 Scalar = str | int | float | bool | None
+#: Points per curve.
 _CURVE = 120
-"""Points per curve."""
+#: Maximum number of curves: more lines are unreadable.
 CURVES = 60
-"""Maximum number of curves: more lines are unreadable."""
+#: Sort order without --metric: the first one that any run has.
 METRICS = ("eval_loss", "eval_accuracy", "loss")
-"""Sort order without --metric: the first one that any run has."""
 _HIGHER = (
     "accuracy",
     "f1",

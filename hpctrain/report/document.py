@@ -127,8 +127,8 @@ class ReportProblem:
 
 
 Block = Paragraph | Verbatim | Table | Chart | ReportProblem
+#: Id, title and content.
 Section = tuple[str, str, Sequence[Block]]
-"""Id, title and content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

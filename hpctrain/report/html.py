@@ -23,8 +23,8 @@ from markupsafe import Markup
 from hpctrain.report.document import Block, Chart, Document, Series
 from hpctrain.util import text
 
+#: Generator tag at the start of a page, by which it is recognized.
 MARK = "hpctrain report"
-"""Generator tag at the start of a page, by which it is recognized."""
 #: Control characters, bidirectional overrides and lone surrogates; none may be in a page.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -92,8 +92,8 @@ def _keys(chart: Chart) -> list[tuple[str, str]]:
 # -- SVG -------------------------------------------------------------------------------------------
 # A chart is readable without color. All text is escaped here.
 
+#: The lower and the upper end.
 Axis = tuple[float, float]
-"""The lower and the upper end."""
 
 
 def _part(axis: Axis, value: float) -> float:

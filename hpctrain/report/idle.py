@@ -14,14 +14,13 @@ from hpctrain.slurm.notations import array as arrays
 from hpctrain.slurm.notations import hostlist
 from hpctrain.util import text
 
+#: Utilization up to which a GPU counts as idle.
 NEAR_ZERO_PERCENT = 5
-"""Utilization up to which a GPU counts as idle."""
+#: Fraction of the time that a training may wait for its data; hpctrain.training.monitoring.speed
+#: warns at the same value.
 STARVED = 0.2
-"""Fraction of the time that a training may wait for its data; hpctrain.training.monitoring.speed
-warns at the same value.
-"""
+#: Samples of one rank, taken after a step, that have to agree.
 _ENOUGH = 4
-"""Samples of one rank, taken after a step, that have to agree."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 LEVELS = {"wait": "yellow", "run": "cyan", "good": "green", "bad": "bold red"}
 _CURVE_MOST, _CURVE_LEAST = 12, 4
+#: hpctrain.memory.sample warns from this fraction on.
 _FULL = 0.95
-"""hpctrain.memory.sample warns from this fraction on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,8 +255,8 @@ def frame_of_many(views: Sequence[View], title: str, width: int, height: int) ->
 
 # -- lines for a terminal, and bars and curves in characters ----------------------------------------
 
+#: A text and its rich style, or no style.
 Line = tuple[str, str]
-"""A text and its rich style, or no style."""
 Point = tuple[float, float]
 
 _LEVELS = " ▁▂▃▄▅▆▇█"

@@ -35,8 +35,8 @@ from hpctrain.util.secrets import hidden, hidden_in
 
 LOG_LINES = 30
 _RAN_WITH = "environment.json"
+#: Characters of a log line that a report shows.
 _LINE = 400
-"""Characters of a log line that a report shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +103,8 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, points: int = 700)
     argv = whole.argv if whole is not None else ()
     launched = request.ran_with(run, runs_dir)
     values = launched.config
-    logs = files.of_run(directory)
     past = history.read(directory, most=points)
     past = replace(past, starts=efficiency.with_ends(past.starts, given.accounts))
-    fit = predicted.read(directory)
     return RunReport(
         run=run,
         directory=directory,
@@ -117,9 +115,9 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, points: int = 700)
             past,
             config=values,
             completed=given.state.word == "completed",
-            now=given.now if (given.state.word == "running") else None,
+            now=given.now if given.state.word == "running" else None,
         ),
-        fit=fit,
+        fit=predicted.read(directory),
         config=config_rows(values, launched.origins),
         resolved=None if values is None else hidden_in("", values),
         command=hidden(shlex.join(["hpctrain", *argv[argv[0].endswith("hpctrain") :]]))
@@ -128,7 +126,7 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, points: int = 700)
         code=hidden_in("", code_of(run, runs_dir)),
         environment=hidden_in("", environment_of(run, runs_dir)),
         saved=tuple(one for one in checkpoints.saved_in(directory) if one.is_checkpoint),
-        ends=tuple(_ends(logs)),
+        ends=tuple(_ends(files.of_run(directory))),
         idle=_idle(run, past, given, launched),
         evaluation=evaluation_of(directory),
     )

@@ -404,8 +404,8 @@ def _next_steps(watched: WatchedRun, *, saved: bool) -> Iterable[str]:
 
 # -- events ----------------------------------------------------------------------------------------
 
+#: Minimum seconds between two lines of steps.
 STEP_S = 15.0
-"""Minimum seconds between two lines of steps."""
 _MEASURED = (
     "step",
     "max_steps",
