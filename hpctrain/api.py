@@ -159,7 +159,7 @@ class Run:
             file
             for run in self._runs()
             for file in log_files.of_run(self.runs_dir / run.id)
-            if not file.copy and read.exists(file.path)
+            if not file.copy and file.path.exists()
         ]
         return "".join(
             piece.decode("utf-8", "replace") for file in found for piece in read.pieces(file.path)

@@ -220,15 +220,3 @@ class Growing:
 
 def _not_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-def exists(path: Path) -> bool:
-    """Whether a file exists on the server: listing its directory invalidates an NFS client's
-    negative cache entry.
-    """
-    try:
-        with os.scandir(path.parent) as entries:
-            next(entries, None)
-    except OSError:
-        return False
-    return path.exists()

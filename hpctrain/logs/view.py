@@ -247,7 +247,7 @@ class FollowedLogs:
         if chosen.record is not None:
             self._chosen = replace(chosen, ranks=rank_files(chosen.run_dir, chosen.record.job_id))
         for file in self._view.files(self._chosen, self._chosen.ranks):
-            if file.path in self._growing or (self._growing and not read.exists(file.path)):
+            if file.path in self._growing:
                 continue
             is_first = self._view.last is not None and self._looks == 0
             start = read.tail(file.path, self._view.last or 0) if is_first else 0

@@ -137,11 +137,11 @@ def _ticks(axis: Axis, most: int) -> list[float]:
 
 
 def _labels(values: Sequence[float]) -> list[str]:
-    highest = max(map(abs, values), default=0.0)
-    for least, factor, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if highest >= least:
-            return [f"{value / factor:.4g}{suffix}" if value else "0" for value in values]
-    return [text.number(value) for value in values]
+    has_thousands = max(map(abs, values), default=0.0) >= 1e4
+    return [
+        f"{value / 1000:.4g}k" if has_thousands and value else text.number(value)
+        for value in values
+    ]
 
 
 WIDTH, HEIGHT = 520, 240
