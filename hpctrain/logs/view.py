@@ -21,7 +21,6 @@ from hpctrain.slurm.notations import hostlist
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import stored
 
-_HEAD_BYTES = 1 << 16
 _PROCESSES = re.compile(rb"^export HPCTRAIN_WORLD_SIZE=([0-9]{1,7}) ", re.MULTILINE)
 
 
@@ -57,13 +56,11 @@ def rank_files(run_dir: Path | None, job: str) -> tuple[LogFile, ...]:
 
 def processes_of(run_dir: Path | None) -> int | None:
     """Return the number of processes in a run's job, according to its script."""
-    if run_dir is None:
-        return None
     try:
-        with stored.open_regular(run_dir / "script.sbatch") as stream:
-            match = _PROCESSES.search(stream.read(_HEAD_BYTES))
+        script = stored.read_regular(run_dir / "script.sbatch") if run_dir is not None else b""
     except OSError:
         return None
+    match = _PROCESSES.search(script)
     return int(match[1]) if match else None
 
 
