@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -121,15 +122,12 @@ def histogram(lengths: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
     """Return examples by length, with bounds that double: `(most tokens, examples)`, without empty
     bounds at both ends.
     """
-    found: dict[int, int] = {}
+    found: Counter[int] = Counter()
     for length, count in lengths.items():
-        bound = max(_SMALLEST_BOUND, 1 << (length - 1).bit_length())
-        found[bound] = found.get(bound, 0) + count
-    if not found:
-        return ()
-    bound, last = min(found), max(found)
-    bounds = [bound << step for step in range((last // bound).bit_length())]
-    return tuple((each, found.get(each, 0)) for each in bounds)
+        found[max(_SMALLEST_BOUND, 1 << (length - 1).bit_length())] += count
+    first, last = min(found, default=1), max(found, default=0)
+    bounds = (first << step for step in range((last // first).bit_length()))
+    return tuple((bound, found[bound]) for bound in bounds)
 
 
 def expected_longest(lengths: Mapping[int, int], size: int) -> float:

@@ -24,7 +24,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -498,11 +498,13 @@ def _tokenize_piece(piece: SourcePiece, path: Path) -> RowCounts:
         HpctrainError: the tokenizer or the template fails.
     """
     encoder, columns = _worker["encoder"], _worker["columns"]
-    counts = RowCounts()
+    counts, size = RowCounts(), 0
+    batch: list[SourceRow] = []
     with path.open("wb") as sink, pa.ipc.new_stream(sink, packing.example_schema()) as writer:
-        for rows in _batches(readers.read_rows(piece, columns=columns), counts):
+
+        def flush() -> None:
             kept: list[Encoded] = []
-            for example in encoder.encode(rows):
+            for example in encoder.encode(batch):
                 if isinstance(example, Dropped):
                     counts.drop(example)
                 elif not any(stop > 1 for _, stop in example.trained):
@@ -515,24 +517,19 @@ def _tokenize_piece(piece: SourcePiece, path: Path) -> RowCounts:
             counts.numbers["examples"] += len(kept)
             if kept:
                 writer.write_table(packing.example_table(kept))
+            batch.clear()
+
+        for row in readers.read_rows(piece, columns=columns):
+            counts.numbers["read"] += 1
+            if isinstance(row, Dropped):
+                counts.drop(row)
+                continue
+            batch.append(row)
+            size += len(str(row))
+            # Limited by number and size, so that memory does not grow with the file.
+            if len(batch) >= _BATCH_ROWS or size >= _BATCH_CHARACTERS:
+                flush()
+                size = 0
+        flush()
     files.write_json(path.with_suffix(".json"), vars(counts))
     return counts
-
-
-def _batches(rows: Iterable[SourceRow | Dropped], counts: RowCounts) -> Iterator[list[SourceRow]]:
-    """Yield examples in batches limited by number and size, so that a worker's memory does not grow
-    with the file.
-    """
-    batch: list[SourceRow] = []
-    size = 0
-    for row in rows:
-        counts.numbers["read"] += 1
-        if isinstance(row, Dropped):
-            counts.drop(row)
-            continue
-        batch.append(row)
-        size += len(str(row))
-        if len(batch) >= _BATCH_ROWS or size >= _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    yield batch

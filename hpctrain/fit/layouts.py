@@ -69,7 +69,6 @@ class LayoutEstimate:
 
     Attributes:
         shape: the model.
-        factor: measured memory of a known run divided by the formula's, for torch's allocator.
         site: the available resources.
         tokens_per_s: of all processes; None if the GPU is unknown.
         seconds: of the whole training; None if its size is unknown.
@@ -79,7 +78,6 @@ class LayoutEstimate:
     shape: ModelShape
     layout: Layout
     site: Site
-    factor: float = 1.0
     tokens_per_s: float | None = None
     speed: speed.SpeedEstimate | None = None
     seconds: float | None = None
@@ -90,11 +88,10 @@ class LayoutEstimate:
         """Memory of each GPU, by part, from the formula."""
         return memory.gpu_memory(self.shape, self.layout)
 
-    @cached_property
+    @property
     def total(self) -> int:
-        """Bytes of each GPU, corrected by `factor`."""
-        context = self.memory.context
-        return context + round((self.memory.total - context) * self.factor)
+        """Bytes of each GPU."""
+        return self.memory.total
 
     @property
     def fits(self) -> bool:

@@ -60,21 +60,6 @@ def model_flops_per_token(
     return passes * products + 3 * shape.layers * (attention + adapter)
 
 
-def hardware_flops_per_token(
-    shape: ModelShape, layout: Layout, *, context: float | None = None
-) -> float:
-    """Return the operations that a GPU executes per token: the model's, and recomputation.
-
-    Recomputed are the decoder layers with checkpointing, the scores in the backward pass of sdpa's
-    and flash's kernels, and the logits of the chunked loss.
-    """
-    weights, attention, adapter = _layer_flops(shape, layout, context)
-    again = (weights + attention + adapter) * (layout.checkpointing == "full")
-    again += attention / 2 * (layout.attention != "eager")
-    head = 2 * shape.vocab * shape.hidden * (layout.loss == "fused")
-    return model_flops_per_token(shape, layout, context=context) + shape.layers * again + head
-
-
 MATRIX = 0.5
 MEMORY = 0.8
 LAUNCH_S = 5e-6
@@ -124,7 +109,14 @@ def tokens_per_second(
     """
     again = 4 / 3 if layout.checkpointing == "full" else 1.0
     tokens, peak = layout.tokens_per_pass, gpu.peak(layout)
-    per_token = hardware_flops_per_token(shape, layout, context=context)
+    model = model_flops_per_token(shape, layout, context=context)
+    # Recomputed are the decoder layers with checkpointing, the scores in the backward pass of
+    # sdpa's and flash's kernels, and the logits of the chunked loss.
+    weights, attention, adapter = _layer_flops(shape, layout, context)
+    recomputed = (weights + attention + adapter) * (layout.checkpointing == "full")
+    recomputed += attention / 2 * (layout.attention != "eager")
+    head = 2 * shape.vocab * shape.hidden * (layout.loss == "fused")
+    per_token = model + shape.layers * recomputed + head
     moved = tokens * shape.layers * _layer_bytes(shape, layout) * again + _cast_bytes(shape, layout)
     kernels = _KERNELS + _KERNELS_OF_ADAPTER * len(adapted(shape, layout.lora))
     if layout.sharding in ("fsdp", "zero3") and layout.processes > 1:
@@ -138,7 +130,6 @@ def tokens_per_second(
     exposed = communication - min(_HIDDEN * communication, compute)
     step = compute + _optimizer_s(shape, layout, gpu) + exposed
     speed = layout.tokens_per_step / step
-    model = model_flops_per_token(shape, layout, context=context)
     return SpeedEstimate(
         tokens_per_s=speed, step_s=step, utilisation=speed * model / layout.processes / peak
     )

@@ -242,7 +242,14 @@ def _read(directory: Path) -> tuple[Manifest | None, str]:
         value = stored.value_of(text)
         saved = {name: FileDigest(**file) for name, file in value["files"].items()}
         found = stored.made(Manifest, {**value, "files": {}})
-        is_whole = found is not None and _render(value) == text
+        is_whole = _render(value) == text and all(
+            # A name that cannot leave the directory, and a digest.
+            "\0" not in name
+            and not {"", ".", ".."} & set(name.split("/"))
+            and file.bytes >= 0
+            and _SHA256.match(file.sha256)
+            for name, file in saved.items()
+        )
     except FileNotFoundError:
         is_there = directory.is_dir()
         return None, f"no {CHECKPOINT_MANIFEST}" if is_there else "there is no such directory"
@@ -250,15 +257,9 @@ def _read(directory: Path) -> tuple[Manifest | None, str]:
         return None, f"{CHECKPOINT_MANIFEST} cannot be read: {error.strerror or error}"
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         is_whole = False
-    if not is_whole or found is None or not all(map(_is_valid, saved, saved.values())):
+    if not is_whole or found is None:
         return None, f"{CHECKPOINT_MANIFEST} is damaged"
     return replace(found, files=saved), ""
-
-
-def _is_valid(name: str, file: FileDigest) -> bool:
-    """Whether a file's name cannot leave the directory, and its digest is one."""
-    is_inside = "\0" not in name and not {"", ".", ".."} & set(name.split("/"))
-    return is_inside and file.bytes >= 0 and _SHA256.match(file.sha256) is not None
 
 
 def _digest(path: Path, *, sync: bool) -> FileDigest:

@@ -21,12 +21,11 @@ completed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpctrain.runs import layout
-from hpctrain.util import files
+from hpctrain.util import files, stored
 
 SCHEMA = 1
 #: Name, key of the prediction, key of the measurement.
@@ -39,8 +38,7 @@ _QUANTITIES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class Beside(NamedTuple):
     """One quantity, predicted and measured; None if unknown."""
 
     name: str
@@ -78,23 +76,15 @@ def read(run_dir: Path) -> dict[str, Any] | None:
 
 def beside(record: Mapping[str, Any]) -> list[Beside]:
     """Return the quantities to compare: GPU memory, speed, and those that were only measured."""
-    predicted, measured = (record.get(name) or {} for name in ("predicted", "measured"))
-    rows = [
-        Beside(
-            name=name,
-            predicted=_number(predicted, before),
-            measured=_number(measured, after),
-            is_size=name != "tokens/s",
+    rows = []
+    for name, before, after in _QUANTITIES:
+        predicted, measured = (
+            value if stored.fits(value, float) and value >= 0 else None
+            for value in (
+                (record.get("predicted") or {}).get(before),
+                (record.get("measured") or {}).get(after),
+            )
         )
-        for name, before, after in _QUANTITIES
-    ]
-    return [row for row in rows if row.predicted is not None or row.measured is not None]
-
-
-def _number(values: Mapping[str, Any], name: str) -> float | None:
-    value = values.get(name)
-    return (
-        float(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-        else None
-    )
+        if predicted is not None or measured is not None:
+            rows.append(Beside(name, predicted, measured, name != "tokens/s"))
+    return rows

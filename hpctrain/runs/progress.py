@@ -240,7 +240,8 @@ def read(
         attempts: names of the attempts to read, such as those of one job; None for all.
         end_bytes: bytes to read from the end of each metrics.jsonl.
     """
-    known = store.attempt_dirs(run_dir)
+    run = store.read_run(run_dir.absolute().parent, run_dir.name)
+    known = [run_dir / metrics.ATTEMPTS / each.name for each in run.attempts] if run else []
     counted = [each for each in known if attempts is None or each.name in attempts]
     found = _metrics(counted, end_bytes)
     if known[-1:] != counted[-1:]:  # the newest samples belong to the newest attempt

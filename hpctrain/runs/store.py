@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -136,12 +137,12 @@ def names(runs: Path) -> tuple[list[str], list[str]]:
         OSError: the directory does not exist, or cannot be read.
     """
     found: list[str] = []
-    foreign: list[str] = []
     with os.scandir(runs) as entries:
         for entry in entries:
-            if not entry.name.startswith(".") and _is_directory(entry):
-                (found if layout.NAME.match(entry.name) else foreign).append(entry.name)
-    return sorted(found), sorted(foreign)
+            with suppress(OSError):  # a link to itself
+                found += [entry.name] if entry.is_dir() and entry.name[0] != "." else []
+    foreign = [name for name in found if not layout.NAME.match(name)]
+    return sorted(set(found).difference(foreign)), sorted(foreign)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,12 +206,6 @@ def read_run(runs: Path, run: str) -> Run | None:
         checkpoints=len(steps),
         problems=tuple(problems),
     )
-
-
-def attempt_dirs(run_dir: Path) -> list[Path]:
-    """Return the directories of a run's attempts, oldest first."""
-    run = read_run(run_dir.absolute().parent, run_dir.name)
-    return [run_dir / metrics.ATTEMPTS / each.name for each in run.attempts] if run else []
 
 
 def run_of_launch(
@@ -353,13 +348,6 @@ def _object(home: Path, name: str, problems: list[str]) -> dict[str, Any]:
 def job_id(value: Any) -> str | None:
     """Return a value if it is a valid job id, else None."""
     return value if isinstance(value, str) and JOB_ID.match(value) else None
-
-
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
 
 
 def _text(value: Any) -> str | None:
