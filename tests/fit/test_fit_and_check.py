@@ -11,7 +11,7 @@ from hpctrain.clusters.profile import Cluster, Profile
 from hpctrain.config.spec import JobSpec
 from hpctrain.data.manifest import DatasetManifest, Split
 from hpctrain.finding import Finding
-from hpctrain.fit import gpus, memory, training_options
+from hpctrain.fit import memory, training_options
 from hpctrain.fit.shape import read_shape
 from hpctrain.util import shell
 from tests.fit.fit_models import config
@@ -123,15 +123,6 @@ def test_rows_of_a_prepared_dataset_count() -> None:
     size = peak(spec, 80 * GIB)
     assert found(spec, size=size, dataset=prepared(800)) == []
     assert [each.id for each in found(spec, size=size, dataset=prepared(4000))] == ["gpu-memory"]
-
-
-def test_the_drivers_share_is_not_the_programs() -> None:
-    """80 GiB are built into an H100, and torch shows 79.1: fit and check both count those."""
-    assert gpus.usable("NVIDIA H100", 80 * GIB) < 80 * GIB
-    nodes = {"n": {"gpus": 2, "gpu": "NVIDIA H100", "gpu_memory": "80G", "memory": "2000G"}}
-    cluster = Cluster(Profile.read({"name": "site", "title": "Site", "nodes": nodes}))
-    fact = hardware.gpu_bytes(Case(SPEC, cluster, None, Surroundings()))
-    assert fact.value == gpus.usable("NVIDIA H100", 80 * GIB)
 
 
 @pytest.mark.parametrize("name", ["3g.20gb", "nvidia_a100_3g.20gb"])

@@ -4,7 +4,6 @@ import pytest
 
 from hpctrain.clusters import load
 from hpctrain.fit import gpus
-from hpctrain.fit.layout import Layout
 
 GIB = 1024**3
 NAMES = {
@@ -85,14 +84,6 @@ def test_no_row_hides_another() -> None:
         found = gpus.find(name, memory)
         assert found.name == name
         assert 10 * GIB < found.memory < 200 * GIB
-
-
-def test_the_peak_is_that_of_the_arithmetic() -> None:
-    h100, v100 = gpus.find("h100"), gpus.find("v100")
-    assert h100.peak(Layout()) == 989e12
-    assert h100.peak(Layout(compute=None)) == 67e12
-    assert v100.peak(Layout(compute="float16")) == 125e12
-    assert v100.peak(Layout()) == v100.peak(Layout(compute=None)) == 15.7e12
 
 
 def test_what_programs_can_have_is_less_than_what_is_built_in() -> None:

@@ -269,28 +269,6 @@ def test_a_source_that_changes_meanwhile(model_folder: Path, tmp_path: Path) -> 
     assert not (tmp_path / "d").exists()
 
 
-def test_a_worker_that_is_killed(data: Path, model_folder: Path, tmp_path: Path) -> None:
-    """As the kernel kills for want of memory: what is finished stays."""
-    others = set(psutil.Process().children(recursive=True))
-
-    def kill_one(stage: str, done: int, total: int) -> None:
-        for child in set(psutil.Process().children(recursive=True)) - others:
-            try:
-                child.kill()
-                return
-            except psutil.NoSuchProcess:  # ended meanwhile, or a zombie
-                continue
-
-    asked = PrepareRequest(
-        paths=(data,), target=tmp_path / "d", tokenizer=model_folder, max_length=256, workers=2
-    )
-    with pytest.raises(HpctrainError, match="a worker was killed") as killed:
-        pipeline.prepare(asked, progress=kill_one)
-    assert "pieces are finished and kept" in killed.value.details[0]
-    assert killed.value.hint == "run the same command with --workers 1"
-    assert pipeline.prepare(asked).reused > 0
-
-
 def test_splits_and_dropped_rows(model_folder: Path, tmp_path: Path) -> None:
     """A folder with splits of its own keeps them; what is dropped is counted, with its place."""
     import datasets

@@ -142,20 +142,6 @@ def test_several_starts_in_one_file(tmp_path: Path) -> None:
     assert losses(run) == [(1, 1), (2, 3)]
 
 
-def test_nothing_there(tmp_path: Path) -> None:
-    assert history.read(tmp_path / "nowhere") == history.History()
-    assert list(history.read_rows(tmp_path / "nowhere")) == []
-    run = make.run(tmp_path, "r")
-    make.attempt(run, "7", at=AT, outcome="failed", status=1, ended=AT + 9)
-    (start,) = history.read(run).starts
-    assert (start.first_step, start.began, start.until, start.outcome) == (
-        None,
-        None,
-        AT + 9,
-        "failed",
-    )
-
-
 @settings(max_examples=100, deadline=None)
 @given(values=st.lists(st.floats(-1e6, 1e6), max_size=700), most=st.integers(8, 60))
 @example(

@@ -1,15 +1,13 @@
 """Where a run stands, read from the ends of its files, and from its log where there are none."""
 
-import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpctrain.memory.sample import Sample, format_line, to_json
-from hpctrain.runs import metrics, progress
+from hpctrain.runs import progress
 from hpctrain.runs.progress import Progress, Speed
 from tests.runs import make
 
@@ -229,16 +227,3 @@ def test_junk_is_no_line() -> None:
         read_lines(["", "loss=1", "{'loss': oops}", "100%|█| 1/", "\x00", "[memory] x"])
         == Progress()
     )
-
-
-def test_what_is_watched_changes_with_the_files(tmp_path: Path) -> None:
-    run = make.run(tmp_path)
-    attempt = make.attempt(run)
-    make.metrics(attempt, {"step": 1})
-    samples(run, 0, sample())
-    before = progress.watched(run)
-    assert before == progress.watched(run)
-    make.metrics(attempt, {"step": 2})
-    assert progress.watched(run) != before
-    assert str(attempt / metrics.FILE) in before
-    assert json.dumps(asdict(progress.read(run)))
