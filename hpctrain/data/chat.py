@@ -359,8 +359,7 @@ class TurnFinder:
             return common
         # gpt-oss ends the last turn with <|return|> and others with <|end|>: two special tokens in
         # one place.
-        own = self._special(following)
-        return own if self._special(self.last_end) else ""
+        return self._special(following) if self._special(self.last_end) else ""
 
     def _common(self, one: str, other: str) -> int:
         """Return the length of the common prefix of two texts, back to a token boundary in both."""

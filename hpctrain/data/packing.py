@@ -91,8 +91,13 @@ def single_rows(examples: Any) -> Any:
     ids, trained = (pc.list_flatten(examples[name]).to_numpy() for name in ("input_ids", "trained"))
     sizes = lengths_of(examples["input_ids"])
     labels = _lists(np.where(trained, ids, np.int32(-100)), sizes)
-    length = pa.array(sizes, type=pa.int32())
-    return pa.table({"input_ids": _lists(ids, sizes), "labels": labels, "length": length})
+    return pa.table(
+        {
+            "input_ids": _lists(ids, sizes),
+            "labels": labels,
+            "length": pa.array(sizes, type=pa.int32()),
+        }
+    )
 
 
 def packed_rows(examples: Any, capacity: int, seed: int) -> Any:

@@ -149,8 +149,9 @@ def prepare(
         say(note)
     old = read_manifest(target)
     if old is not None and old.settings.get("request") == resolved.digest:
-        seconds = time.monotonic() - began
-        return PrepareSummary(folder=target, manifest=old, seconds=seconds, already_there=True)
+        return PrepareSummary(
+            folder=target, manifest=old, seconds=time.monotonic() - began, already_there=True
+        )
     if old is not None and not request.force:
         raise UsageError(
             f"{target} exists, prepared from other data or with other options",
@@ -337,8 +338,9 @@ class _Preparation:
         import datasets  # imports torch if it is installed
 
         datasets.disable_progress_bars()
-        tables = [datasets.Dataset.from_file(str(path)) for path in self.paths]
-        examples = datasets.concatenate_datasets(tables).with_format("arrow")
+        examples = datasets.concatenate_datasets(
+            [datasets.Dataset.from_file(str(path)) for path in self.paths]
+        ).with_format("arrow")
         lengths = packing.lengths_of(examples[:]["input_ids"])
         made: dict[str, Any] = {}
         splits: dict[str, Split] = {}

@@ -99,8 +99,9 @@ def _line_pieces(source: Source, target_bytes: int) -> Iterator[SourcePiece]:
         for number, line in enumerate(file, 2):
             at += len(line)
             if at - start >= target_bytes and (not source.blocks or not line.strip()):
-                size = at - start
-                yield SourcePiece(source=source, start=start, stop=at, first=first, bytes=size)
+                yield SourcePiece(
+                    source=source, start=start, stop=at, first=first, bytes=at - start
+                )
                 start, first = at, number
     if start < at:
         yield SourcePiece(source=source, start=start, first=first, bytes=at - start)
@@ -177,8 +178,7 @@ def _row(content: bytes, where: str, *, is_json: bool) -> SourceRow | Dropped:
         text = content.decode()
         return _row_of(json.loads(text) if is_json else text, where)
     except UnicodeDecodeError as error:
-        byte = f"byte 0x{error.object[error.start]:02x} at {error.start}"
-        return Dropped(NOT_UTF8, where, byte)
+        return Dropped(NOT_UTF8, where, f"byte 0x{error.object[error.start]:02x} at {error.start}")
     except (ValueError, RecursionError) as error:
         return Dropped("not JSON", where, str(error))
 

@@ -51,8 +51,7 @@ def of_raw_data(resolved: ResolvedRequest, count: int) -> tuple[list[ShownExampl
             dropped.append(each)
             continue
         # Masked as in the stored dataset: nothing before the first token can predict it.
-        labels = [-100, *each.labels()[1:]]
-        found.append(ShownExample(each.where, each.input_ids, labels))
+        found.append(ShownExample(each.where, each.input_ids, [-100, *each.labels()[1:]]))
         if len(found) == count:
             break
     if not found:
@@ -74,8 +73,7 @@ def of_dataset(folder: Path, count: int) -> list[ShownExample]:
 
     found: list[ShownExample] = []
     try:
-        splits = datasets.load_from_disk(str(folder))
-        for name, rows in splits.items():
+        for name, rows in datasets.load_from_disk(str(folder)).items():
             for number in range(min(count, len(rows))):
                 ids, start = rows[number]["input_ids"], 0
                 labels = rows[number].get("labels", ids)
@@ -83,8 +81,9 @@ def of_dataset(folder: Path, count: int) -> list[ShownExample]:
                 for place, size in enumerate(sizes, 1):
                     part = slice(start, start + size)
                     of_several = f", example {place} of {len(sizes)}" * (len(sizes) > 1)
-                    where = f"{name}[{number}]{of_several}"
-                    found.append(ShownExample(where, ids[part], labels[part]))
+                    found.append(
+                        ShownExample(f"{name}[{number}]{of_several}", ids[part], labels[part])
+                    )
                     start += size
     except (ArrowInvalid, OSError, ValueError) as error:
         raise HpctrainError(

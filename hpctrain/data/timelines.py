@@ -158,9 +158,11 @@ def prepare(request: TimelineRequest) -> DatasetManifest:
         whole = Path(draft, "dataset")
         splits, digest = {}, hashlib.sha256()
         for split in manifest.splits:
-            plan = {"request": request, "split": split, "numbers": numbers}
             splits[split] = datasets.Dataset.from_generator(
-                _examples, gen_kwargs=plan, cache_dir=f"{draft}/cache", split=split
+                _examples,
+                gen_kwargs={"request": request, "split": split, "numbers": numbers},
+                cache_dir=f"{draft}/cache",
+                split=split,
             )
         datasets.DatasetDict(splits).save_to_disk(str(whole))
         for file in sorted(whole.rglob("*.arrow")):

@@ -244,8 +244,11 @@ def moments(shape: ModelShape, layout: Layout) -> Mapping[str, Parts]:
     computed = layout
     if layout.sharding != "ddp" and layout.compute is not None:
         # FSDP2 and DeepSpeed pass weights in the compute dtype to the forward pass.
-        compute = layout.compute if layout.sharding == "fsdp" else None
-        computed = replace(layout, weights=layout.compute, compute=compute)
+        computed = replace(
+            layout,
+            weights=layout.compute,
+            compute=layout.compute if layout.sharding == "fsdp" else None,
+        )
     forward, backward = activations.moments(shape, computed, trained_width(layout))
     optimizer = Parts({"working memory": optimizer_work(shape, layout)})
     optimizer["gradients"] = gradient_bytes(shape, layout)

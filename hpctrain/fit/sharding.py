@@ -137,8 +137,11 @@ class FsdpSharder(Sharder):
         layer, head, table = self.layer.weights, self.head.weights, self.table.weights
         if self.tied:
             return [(0, 2 * head + 2 * layer), (self.layers - 1, 3 * layer + head)]
-        first = max(2 * table, table + 2 * layer)
-        return [(0, first), (self.layers - 1, 3 * layer), (self.layers, layer + 2 * head)]
+        return [
+            (0, max(2 * table, table + 2 * layer)),
+            (self.layers - 1, 3 * layer),
+            (self.layers, layer + 2 * head),
+        ]
 
     def backward(self, position: int) -> float:
         """Return the bytes of a unit, of the next one, and of the gradients being reduced."""
@@ -210,5 +213,4 @@ class ZeroThreeSharder(ZeroSharder):
 
     def _weights(self, passed: int) -> float:
         """Return the bytes of the weights, but for those of some layers."""
-        layers = (self.layers - passed) * self.layer.weights
-        return self.head.weights + layers + self.table.weights
+        return self.head.weights + (self.layers - passed) * self.layer.weights + self.table.weights

@@ -126,8 +126,11 @@ def write_manifest(
         state=tuple(state),
         files=dict(sorted(zip((name for name, _ in found), digests, strict=True))),
     )
-    saved = {name: file._asdict() for name, file in manifest.files.items()}
-    value = {"schema": SCHEMA, **asdict(manifest), "files": saved}
+    value = {
+        "schema": SCHEMA,
+        **asdict(manifest),
+        "files": {name: file._asdict() for name, file in manifest.files.items()},
+    }
     files.write_text(directory / CHECKPOINT_MANIFEST, _render(value))
     sync_directory(directory)
     return manifest
