@@ -249,7 +249,7 @@ class TurnFinder:
         before = places.get(index - 1)
         if before is not None:
             limit = places[index][1] if index in places else len(text)
-            tail = before[1] + _trailing(messages[index - 1])
+            tail = before[1] + len(_parts(messages[index - 1])[2])
             for words in self._prompts.get(messages[index - 1]["role"], ()):
                 at = text.find(words, before[1], tail + len(words))
                 if at >= 0 and at + len(words) <= limit and not text[before[1] : at].strip():
@@ -277,7 +277,7 @@ class TurnFinder:
         header = self._headers.get(messages[index + 1]["role"])
         if after is not None and header is not None:
             own = places.get(index, (0, 0))[1]
-            for lead in {_leading(messages[index + 1]), 0}:
+            for lead in {len(_parts(messages[index + 1])[0]), 0}:
                 end = after[0] - lead - len(header)
                 if text.startswith(header, end) and text.endswith(self._turn_end, own, end):
                     return end
@@ -318,7 +318,11 @@ class TurnFinder:
         following = self._gap([user, own, user, own], 2)
         if following is None:
             following = self._gap([user, own, user], 2)
-        self._turn_end = self._end_in(following or "")
+        self._turn_end = (following or "")[: self._common(following or "", self.last_end)]
+        if self.last_end and not self._turn_end and self._special(self.last_end):
+            # gpt-oss ends the last turn with <|return|> and others with <|end|>: two special tokens
+            # in one place.
+            self._turn_end = self._special(following or "")
         self._headers = {} if following is None else {"user": following[len(self._turn_end) :]}
         again, called = self._gap([user, own, own], 2), self._gap(tool, 2)
         if again is not None and again.startswith(self._turn_end):
@@ -352,15 +356,6 @@ class TurnFinder:
         start, stop = places[index - 1][1], places.get(index, (len(text), 0))[0]
         return text[start:stop] if start <= stop else None
 
-    def _end_in(self, following: str) -> str:
-        """Return the end of the turn, given the text that follows its content."""
-        common = following[: self._common(following, self.last_end)]
-        if common or not self.last_end:
-            return common
-        # gpt-oss ends the last turn with <|return|> and others with <|end|>: two special tokens in
-        # one place.
-        return self._special(following) if self._special(self.last_end) else ""
-
     def _common(self, one: str, other: str) -> int:
         """Return the length of the common prefix of two texts, back to a token boundary in both."""
         pairs = enumerate(zip(one, other, strict=False))
@@ -392,27 +387,21 @@ def _begun(content: str, before: str) -> int:
 # -- where the messages are ------------------------------------------------------------------------
 
 
+def _parts(message: Message) -> tuple[str, str, str]:
+    """Return a content without surrounding white space, and the white space around it."""
+    content = message.get("content", "")
+    core = content.strip()
+    head, _, tail = content.partition(core) if core else (content, "", "")
+    return head, core, tail
+
+
 def _marked(message: Message, index: int) -> Message:
     """Return the message with a private-use character at both ends of its stripped content; an
     empty message is unchanged.
     """
-    content = message.get("content", "")
-    core = content.strip()
-    if not core:
-        return message
+    head, core, tail = _parts(message)
     opened, closed = chr(_FIRST + 2 * index), chr(_FIRST + 2 * index + 1)
-    head, tail = content[: _leading(message)], content[len(content) - _trailing(message) :]
-    return {**message, "content": f"{head}{opened}{core}{closed}{tail}"}
-
-
-def _leading(message: Message) -> int:
-    content = message.get("content", "")
-    return len(content) - len(content.lstrip())
-
-
-def _trailing(message: Message) -> int:
-    content = message.get("content", "")
-    return len(content) - len(content.rstrip())
+    return {**message, "content": f"{head}{opened}{core}{closed}{tail}"} if core else message
 
 
 def _read_places(text: str, marked: str) -> dict[int, Span]:

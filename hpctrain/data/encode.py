@@ -271,7 +271,7 @@ class Encoder:
 
     def _is_closed(self, finder: TurnFinder) -> bool:
         """Whether the template ends the last turn with a special token."""
-        return self._tokens.has_special(finder.last_end)
+        return any(token in finder.last_end for token in self._tokens.special)
 
     # -- tokens ------------------------------------------------------------------------------------
 
@@ -344,6 +344,7 @@ class FastTokenizer:
 
     Attributes:
         tokenizer: the transformers tokenizer.
+        special: its added tokens, the shortest first.
 
     Raises:
         UsageError: it cannot be loaded, or is not a fast one.
@@ -384,7 +385,7 @@ class FastTokenizer:
         self._before = array("i", full[:at] if at is not None else ())
         self._after = array("i", full[at + len(plain) :] if at is not None else ())
         self._backend.post_processor = None  # it would exclude white space from the offsets
-        self._special = sorted(
+        self.special = sorted(
             {
                 str(token)
                 for token in self.tokenizer.added_tokens_decoder.values()
@@ -429,8 +430,4 @@ class FastTokenizer:
 
     def leading_special(self, text: str) -> str:
         """Return the added token at the start of the text, or an empty string."""
-        return next((token for token in reversed(self._special) if text.startswith(token)), "")
-
-    def has_special(self, text: str) -> bool:
-        """Whether the text contains an added token."""
-        return any(token in text for token in self._special)
+        return next((token for token in reversed(self.special) if text.startswith(token)), "")

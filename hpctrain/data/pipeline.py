@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,6 @@ from hpctrain.data.manifest import NAME as MANIFEST
 from hpctrain.data.readers import Dropped, SourcePiece, SourceRow
 from hpctrain.data.request import PrepareRequest, ResolvedRequest, resolve
 from hpctrain.errors import HpctrainError, UsageError
-from hpctrain.memory import host
 from hpctrain.util import files, shell
 
 #: Default validation split, if the source has no splits: this fraction of the examples, up to this
@@ -64,8 +63,6 @@ WINDOW_ROWS = 128
 #: With fewer examples there is no validation split by default.
 _FEWEST = 20
 _BATCH_ROWS, _BATCH_CHARACTERS = 256, 1 << 21
-#: Memory of one worker: 100 MiB, and the longest allowed example.
-_WORKER_MIB = 600
 
 
 #: Called with the stage (`tokenizing` or `writing`), the progress and the total: bytes of the
@@ -230,7 +227,9 @@ class _Preparation:
         self.request, self.resolved = resolved.request, resolved
         self.folder, self.progress, self.say = work, progress, say
         self.pieces = readers.pieces(resolved.sources, target_bytes=resolved.piece_bytes)
-        self.workers = max(1, min(self.request.workers or worker_count(), len(self.pieces)))
+        self.workers = max(
+            1, min(self.request.workers or len(os.sched_getaffinity(0)), len(self.pieces))
+        )
         name = f"pieces-{resolved.pieces_digest[:16]}"
         self.paths = [work / name / f"{at:06d}.arrow" for at in range(len(self.pieces))]
         for path in work.iterdir():
@@ -457,20 +456,6 @@ class _Preparation:
 
 
 # -- workers ---------------------------------------------------------------------------------------
-
-
-def worker_count() -> int:
-    """Return the default number of workers: one per usable core (affinity), limited by the memory
-    of the node and the cgroup.
-    """
-    used, total = host.node_mib()
-    free = total - used
-    with suppress(OSError, ValueError):
-        level = host.find_limit()
-        limit = level.limit_mib() if level is not None else None
-        if level is not None and limit is not None:
-            free = min(free, limit - level.used_mib())
-    return max(1, min(len(os.sched_getaffinity(0)), free // _WORKER_MIB))
 
 
 _worker: dict[str, Any] = {}

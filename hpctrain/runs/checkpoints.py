@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.runs import layout
@@ -40,26 +40,14 @@ _NAMED = 20
 SAVING, REMOVING, REPLACED = ".saving-", ".removing-", ".replaced-"
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A complete checkpoint."""
 
     path: Path
     manifest: Manifest
 
-    @property
-    def name(self) -> str:
-        """Return its name, such as `checkpoint-40`."""
-        return _name(self.path)
 
-    @property
-    def step(self) -> int:
-        """Return the optimizer steps done."""
-        return self.manifest.step
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(NamedTuple):
     """A directory that is not a complete checkpoint, and why."""
 
     name: str

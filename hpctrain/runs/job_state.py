@@ -259,11 +259,8 @@ def of_job(
 
 def attempt_of(run: Run | None, job: str) -> Attempt | None:
     """Return the last attempt of a job, or None."""
-    return (
-        next((each for each in reversed(run.attempts) if each.job == job), None)
-        if run is not None
-        else None
-    )
+    attempts = run.attempts if run is not None else ()
+    return next((each for each in reversed(attempts) if each.job == job), None)
 
 
 def continuation(run: Run | None, attempt: Attempt | None, live: Iterable[str] = ()) -> str:

@@ -120,14 +120,14 @@ def test_the_newest_complete_one_is_found_and_what_was_skipped_is_named(tmp_path
     (tmp_path / "checkpoint-900").write_text("a file")
 
     newest, skipped = checkpoints.newest_complete(tmp_path, digests=False)
-    assert newest.step == 100
+    assert newest.manifest.step == 100
     assert {one.name: one.why for one in skipped} == {
         ".saving-400.11.0": "its save was not finished",
         "checkpoint-300": "no hpctrain.json",
         "checkpoint-200": "model.safetensors has 3 bytes, and 280 were saved",
     }
     newest, skipped = checkpoints.newest_complete(tmp_path, digests=True)
-    assert newest.name == "checkpoint-10"
+    assert newest.path.name == "checkpoint-10"
     assert skipped[-1] == checkpoints.Skipped(
         "checkpoint-100", "optimizer.pt has changed since it was saved (SHA-256)"
     )
@@ -298,7 +298,7 @@ def test_what_a_run_went_back_behind_counts_as_older(tmp_path: Path) -> None:
         "checkpoint-100",
     ]
     found, skipped = checkpoints.newest_complete(tmp_path, digests=True, job="12")
-    assert (found.step, skipped) == (30, ())
+    assert (found.manifest.step, skipped) == (30, ())
     assert checkpoints.newest_complete(tmp_path, digests=True, job="1") == (None, ())
     assert checkpoints.rotate(tmp_path, 1, at=30) == ("checkpoint-100", "checkpoint-20")
 

@@ -67,12 +67,12 @@ checkpoints.rotate(directory, 1)
             [sys.executable, "-c", program, str(HERE), str(directory), str(count)]
         )
         newest, _ = checkpoints.newest_complete(directory, digests=True)
-        assert newest.step >= 40
+        assert newest.manifest.step >= 40
         seen.update(path.name.partition("-")[0] for path in directory.iterdir())
         # What goes on from there gets the same end as what was never killed.
         checkpoints.clean(directory)
         newest, _ = checkpoints.newest_complete(directory, digests=True)
-        assert newest.step >= 40
+        assert newest.manifest.step >= 40
         save(directory, 50, {"a": b"new"})
         checkpoints.rotate(directory, 1)
         assert [path.name for path in directory.iterdir()] == ["checkpoint-50"]
@@ -94,8 +94,8 @@ def test_a_reader_always_finds_a_complete_one_while_another_process_saves_and_th
         before = 0
         for _ in range(300):
             newest, _ = checkpoints.newest_complete(tmp_path, digests=False)
-            assert newest.step >= before
-            before = newest.step
+            assert newest.manifest.step >= before
+            before = newest.manifest.step
     finally:
         child.kill()
         child.communicate()

@@ -73,7 +73,7 @@ def test_a_full_disk(
     found, skipped = checkpoints.newest_complete(run / "checkpoints", digests=True)
     assert found is not None
     assert skipped == ()
-    assert f"error: checkpoint-{found.step + 2} could not" in message[0]
+    assert f"error: checkpoint-{found.manifest.step + 2} could not" in message[0]
     assert not [path for path in (run / "checkpoints").iterdir() if path.name.startswith(".")], (
         "nothing of the save is left"
     )
@@ -86,7 +86,7 @@ def test_a_full_disk(
         text=True,
         timeout=600,
     )
-    assert f"[train] resumes run r at step {found.step} from" in again.stdout
+    assert f"[train] resumes run r at step {found.manifest.step} from" in again.stdout
 
 
 def test_a_full_disk_at_the_final_weights(
@@ -107,7 +107,7 @@ def test_a_full_disk_at_the_final_weights(
     assert not (run / "model").exists()
     assert survival.listed(run) == ["attempts", "checkpoints", "fit.json"]
     found, _ = checkpoints.newest_complete(run / "checkpoints", digests=True)
-    assert found.step == survival.BASE["max_steps"]
+    assert found.manifest.step == survival.BASE["max_steps"]
     subprocess.run(["mount", "-o", "remount,size=2m", str(run)], check=True)
     done = subprocess.run(
         survival.argv(*arguments(tiny, save_steps=100)),

@@ -71,7 +71,7 @@ def saved_step(run: Path) -> int:
     found, skipped = checkpoints.newest_complete(run / "checkpoints", digests=True)
     assert found is not None
     assert skipped == ()
-    return found.step
+    return found.manifest.step
 
 
 def test_a_signal_to_one_rank_stops_both_at_the_same_step(
@@ -198,13 +198,18 @@ def test_without_a_run_directory_it_saves_too_and_exits_with_the_code(
     assert process.returncode == 85, err
     found, _ = checkpoints.newest_complete(tmp_path / "out", digests=True)
     again = survival.argv(
-        *words(tiny, output_dir="out", max_steps=found.step + 2, resume_from_checkpoint="true")
+        *words(
+            tiny, output_dir="out", max_steps=found.manifest.step + 2, resume_from_checkpoint="true"
+        )
     )
     done = subprocess.run(
         again, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
-    assert f"[train] resumes at step {found.step} from out/checkpoint-{found.step}" in done.stdout
+    assert (
+        f"[train] resumes at step {found.manifest.step} from out/checkpoint-{found.manifest.step}"
+        in done.stdout
+    )
 
 
 def test_nan_ends_it_and_no_checkpoint_has_lost_weights(

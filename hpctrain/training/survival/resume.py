@@ -138,7 +138,7 @@ def decide(options: Options, survival: ResilienceContext) -> Start:
     _check(found, options, survival)
     return Start(
         checkpoint=str(found.path),
-        step=found.step,
+        step=found.manifest.step,
         lines=(*lines, *_lines(found, options, survival)),
         save_seconds=found.manifest.seconds,
     )
@@ -240,9 +240,9 @@ def _check(found: Checkpoint, options: Options, survival: ResilienceContext) -> 
     if not refused:
         return
     why = [line for lines in refused.values() for line in lines]
-    what, details = f"{found.name} cannot be resumed as it is", (str(found.path), *why)
+    what, details = f"{found.path.name} cannot be resumed as it is", (str(found.path), *why)
     if len(why) == 1:
-        what, details = f"{found.name} cannot be resumed: {why[0]}", (str(found.path),)
+        what, details = f"{found.path.name} cannot be resumed: {why[0]}", (str(found.path),)
     accept = " ".join(f"--{name} true" for name in refused)
     anew = f"--init_from {shlex.quote(str(found.path))} for its weights only"
     hint = f"run the job as it was, use {accept}, or use {anew}"
@@ -288,7 +288,7 @@ def _complete(model: Path, survival: ResilienceContext) -> Start | None:
 def _lines(found: Checkpoint, options: Options, survival: ResilienceContext) -> list[str]:
     who = f"run {survival.run_id} " if survival.run_id else ""
     lines = [
-        f"[train] resumes {who}at step {found.step} from {found.path} (weights, optimizer, learning"
+        f"[train] resumes {who}at step {found.manifest.step} from {found.path} (weights, optimizer, learning"
         " rate, data order, random numbers)"
     ]
     if options.common.init_from is not None:
