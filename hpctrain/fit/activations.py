@@ -272,7 +272,7 @@ def _through(layer: DecoderLayer, operations: Sequence[Operation], *, gathers: b
     exist together, instead of being added elsewhere one by one.
     """
     best, kept, gradients = Parts(), sum(each.kept for each in operations), 0.0
-    casts, cast = layer.copies, layer.casts * layer.compute / layer.width
+    casts, cast = float(layer.copies), layer.casts * layer.compute / layer.width
     for each in reversed(operations):
         gradients = each.gradients + gathers * gradients
         now = _parts(activations=kept, casts=casts, gradients=gradients, work=each.work)

@@ -43,7 +43,7 @@ class Gpu:
     bandwidth: float
     link: float
     evidence: str
-    fp16: float = 0.0
+    fp16: float
 
     def peak(self, layout: Layout) -> float:
         """Return the peak FLOP/s of matrix products in the layout's compute precision."""
@@ -100,22 +100,21 @@ def names() -> tuple[str, ...]:
 @cache
 def _rows() -> tuple[tuple[str, Gpu], ...]:
     text = (pkgutil.get_data("hpctrain.fit", _TABLE) or b"").decode()
-    scales = {"bf16": 1e12, "fp16": 1e12, "fp32": 1e12, "bandwidth": 1e9, "link": 1e9}
-    return tuple(
-        (
-            str(row["match"]),
-            Gpu(
-                name=str(row["name"]),
-                memory=units.parse_memory(row["memory"]),
-                evidence=str(row["evidence"]),
-                **{
-                    "bf16": None,
-                    **{key: float(row[key]) * scales[key] for key in scales if key in row},
-                },
-            ),
+    found = []
+    for row in yaml12.load(f"gpus:\n{text}", _TABLE).data["gpus"]:
+        tera = {name: float(row[name]) * 1e12 for name in ("bf16", "fp16", "fp32") if name in row}
+        gpu = Gpu(
+            name=str(row["name"]),
+            memory=units.parse_memory(row["memory"]),
+            bf16=tera.get("bf16"),
+            fp16=tera.get("fp16", 0.0),
+            fp32=tera["fp32"],
+            bandwidth=float(row["bandwidth"]) * 1e9,
+            link=float(row["link"]) * 1e9,
+            evidence=str(row["evidence"]),
         )
-        for row in yaml12.load(f"gpus:\n{text}", _TABLE).data["gpus"]
-    )
+        found.append((str(row["match"]), gpu))
+    return tuple(found)
 
 
 def usable(name: str | None, memory: int | None) -> int | None:

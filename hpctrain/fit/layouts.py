@@ -242,7 +242,8 @@ def choice(asked: Layout, rows: tuple[LayoutEstimate, ...], site: Site) -> Layou
     return next((row for row in usable if row in good), usable[0])
 
 
-class Remedy(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Remedy:
     """A smaller training that fits: description, bytes of each GPU, and options."""
 
     what: str
@@ -284,7 +285,7 @@ def remedies(shape: ModelShape, asked: Layout, site: Site) -> tuple[Remedy, ...]
         if length < asked.length
     ]
     packed = replace(adapted, sharding="ddp", quantization="4bit")
-    found = []
+    found: list[Remedy] = []
     for tried in (
         more_nodes if plain else [],
         [("LoRA of rank 16 on all linear layers", _LORA, adapted)] if asked.lora is None else [],

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from hpctrain.fit import activations, sharding
 from hpctrain.fit.activations import WIDTH, Parts
@@ -175,7 +174,8 @@ _MOMENTS = {
 }
 
 
-class MemoryPart(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MemoryPart:
     """One named part of a memory estimate."""
 
     name: str

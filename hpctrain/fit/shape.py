@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.fit.layout import Lora
@@ -85,7 +85,8 @@ _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads
 _LARGEST = 10**9
 
 
-class Linear(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Linear:
     """One linear layer of a decoder layer.
 
     Attributes:
@@ -328,7 +329,8 @@ def lora_targets(shape: ModelShape, words: Sequence[str] | str | None) -> tuple[
     names += EXPERTS if shape.experts else ()
     if any(word.lower() == ALL_LINEAR for word in words):
         return names
-    what, details = "", ()
+    what = ""
+    details: tuple[str, ...] = ()
     if not words:
         words = PEFT_DEFAULTS.get(shape.model_type, ())
         what = (

@@ -275,7 +275,8 @@ def create(
             f"{directory / _RECORD} cannot be read",
             hint=f"look at it, or use another name: --run-id {tag}-2",
         )
-    problem, details = "", ()
+    problem = ""
+    details: tuple[str, ...] = ()
     if known.kind != kind:
         words = {"run": "one run", "sweep": "a sweep", "stages": "stages"}
         problem = f"{tag} was launched as {words[known.kind]}, and this is {words[kind]}"
