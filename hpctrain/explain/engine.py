@@ -192,7 +192,7 @@ def has_lost_a_rank(
     if (exited or first_failed) and _stands_still(case, case.now, sure=last):
         return True
     quiet = facts.silence(case) if died else None
-    return quiet is not None and quiet.is_long and quiet.seconds > _ALONE_S
+    return quiet is not None and quiet.seconds > max(quiet.least, _ALONE_S)
 
 
 def _stands_still(case: JobContext, now: float, *, sure: bool) -> bool:
@@ -451,7 +451,11 @@ class _DiagnosisRanker:
             self.lost and not each.hits and (not certain or rule.fact == "hang"),
             rule.id in self.reactions,
             self._is_late(each),
-            self._is_indirect(each),
+            # If a rank died with an unknown error and Slurm ended the step for it, a fact alone
+            # describes the ended step, not the cause.
+            rule.kind == "symptom"
+            and not (each.hits or each.record)
+            and bool(self._unknown_tracebacks(_OF_STEP)),
             # With bare logs it is unknown whether the job has ended or failed: a merely likely fact
             # is not enough.
             not (each.hits or each.record or certain or account or self.case.attempts),
@@ -499,17 +503,6 @@ class _DiagnosisRanker:
             for one in self.unknown
         )
 
-    def _is_indirect(self, each: RuleMatch) -> bool:
-        """Whether a symptom rests on a fact alone while a rank died with an error that matches no
-        rule.
-
-        If Slurm ended the step because one of its tasks failed, the record describes the ended
-        step, not the cause.
-        """
-        if each.rule.kind != "symptom" or each.hits or each.record or not each.found:
-            return False
-        return bool(self._unknown_tracebacks(_OF_STEP))
-
     def _unknown_tracebacks(self, but: Sequence[str] = ()) -> list[ErrorExcerpt]:
         """Return tracebacks that the training did not recover from and that no rule matches, except
         the rules in `but`.
@@ -548,7 +541,11 @@ class _DiagnosisRanker:
         if not rivals:
             return chosen
         last = max(rivals, key=lambda each: each.hits[-1].order)
-        both = chosen if last in chosen else sorted((*chosen, last), key=_certain_first)
+        both = (
+            chosen
+            if last in chosen
+            else sorted((*chosen, last), key=lambda each: (each.certainty != "certain", each.place))
+        )
         return [replace(each, contested=True) for each in both]
 
     def _is_doubtful(self, each: RuleMatch, *, known: bool) -> bool:
@@ -578,11 +575,19 @@ class _DiagnosisRanker:
         """
         ordered = sorted(fired, key=lambda each: each.place)
         rivals = [each for each in ordered if self._at_once(ordered[0], each)]
+        failed = self.first.rank if self.first is not None else None
         first = sorted(
-            rivals, key=lambda each: (each.certainty != "certain", not self._is_first_rank(each))
+            rivals,
+            key=lambda each: (
+                each.certainty != "certain",
+                failed is None or not each.hits or each.hits[0].rank != failed,
+            ),
         )[:1]
         later = (
-            each for each in ordered if each.certainty == "certain" and _is_far(first[0], each)
+            each
+            for each in ordered
+            if each.certainty == "certain"
+            and (each.at is None or first[0].at is None or each.at - first[0].at > _FAR_S)
         )
         return [*islice(later, 1 if first and first[0].certainty == "likely" else 0), *first]
 
@@ -596,15 +601,17 @@ class _DiagnosisRanker:
             return one.order == other.order
         return one.at is None or other.at is None or abs(one.at - other.at) <= TOLERANCE_S
 
-    def _is_first_rank(self, each: RuleMatch) -> bool:
-        return self.first is not None and bool(each.hits) and each.hits[0].rank == self.first.rank
-
     # -- output ------------------------------------------------------------------------------------
 
     def _diagnosis(self, each: RuleMatch) -> Diagnosis:
         rank, node = self._where(each)
+        raised = (
+            one.raised
+            for one in self.troubles
+            if each.hits and one.traceback and matching.stands_in(each.hits[0], one)
+        )
         groups = {
-            **self._raised(each),
+            **next(raised, {}),
             **matching.known(self.case),
             "count": str(sum(hit.count for hit in each.hits)),
         }
@@ -619,21 +626,26 @@ class _DiagnosisRanker:
             if value is not None and name not in groups
         }
         cause, remedy = self._sentences(each.rule, groups)
-        fix = self._fix(each.rule, groups) or Fix(
+        make = fixes.FIXES.get(each.rule.fix or "")
+        fix = (make and make(self.case, groups)) or Fix(
             text=text.filled_in(remedy, self._places(each, groups, node))
         )
         fix = replace(fix, text=text.with_options(fix.text, self._options()))
+        if self.lost:  # nothing else frees the nodes
+            commands = _cancel(self.case, " --apply-fix" if fix.changes else "")
+            fix = replace(fix, text="\n".join((fix.text.rstrip(), *commands)))
         return Diagnosis(
             id=each.rule.id,
             stage=each.rule.stage,
             certainty="likely" if self.is_running else each.certainty,
             cause=cause,
-            fix=self._with_cancel(fix) if self.lost else fix,
+            fix=fix,
             evidence=_evidence(each),
             rank=rank,
             node=node,
             since=self._clock(each.at),
-            attempt=(each.hits[0].attempt if each.hits else None) or self._attempt(),
+            attempt=(each.hits[0].attempt if each.hits else None)
+            or next((one.name for one in reversed(self.case.attempts)), None),
         )
 
     def _sentences(self, rule: FailureRule, groups: Mapping[str, str]) -> tuple[str, str]:
@@ -641,28 +653,11 @@ class _DiagnosisRanker:
         # A name in the cause may come from a group, or from a fact that did not hold.
         in_lines = [re.findall(r"\(\?P<(\w+)>", pattern) for pattern in rule.lines]
         names = {*KNOWN_NAMES, *groups, *chain.from_iterable(in_lines), *text.names(rule.cause)}
-        remedy = text.filled_lines(self._remedy(rule), groups, names)
+        # hpctrain's commands only help if it submitted the job.
+        ours = self.case.config is not None or self.case.attempts or self.case.extra.get("run")
+        remedy = rule.remedy if ours else rule.script or text.script_remedy(rule.remedy)
+        remedy = text.filled_lines(remedy, groups, names)
         return text.sentences(rule.cause, groups, names), remedy
-
-    def _raised(self, each: RuleMatch) -> Mapping[str, str]:
-        """Return where the traceback that has a rule's first line was raised."""
-        own = (
-            one.raised
-            for one in self.troubles
-            if each.hits and one.traceback and matching.stands_in(each.hits[0], one)
-        )
-        return next(own, {})
-
-    def _with_cancel(self, fix: Fix) -> Fix:
-        """Append the commands that cancel the job: nothing else frees the nodes."""
-        commands = _cancel(self.case, " --apply-fix" if fix.changes else "")
-        return replace(fix, text="\n".join((fix.text.rstrip(), *commands)))
-
-    def _remedy(self, rule: FailureRule) -> str:
-        """Return the remedy; it uses hpctrain commands only if hpctrain submitted the job."""
-        if self.case.config is not None or self.case.attempts or self.case.extra.get("run"):
-            return rule.remedy
-        return rule.script or text.script_remedy(rule.remedy)
 
     def _places(
         self, each: RuleMatch, groups: Mapping[str, str], node: str | None
@@ -694,12 +689,6 @@ class _DiagnosisRanker:
             "time": "5",
         }
         return {name: value for name, value in known.items() if value}
-
-    def _fix(self, rule: FailureRule, groups: Mapping[str, str]) -> Fix | None:
-        if rule.fix is None:
-            return None
-        make = fixes.FIXES.get(rule.fix)
-        return None if make is None else make(self.case, groups)
 
     def _where(self, each: RuleMatch) -> tuple[int | None, str | None]:
         """Return rank and node: from the first line, its copy in the rank's own file, the fact, the
@@ -832,32 +821,23 @@ class _DiagnosisRanker:
             match = _found(rule.lines, texts)
             if match is None or _found(rule.but_not, (match.string,)):
                 continue
-            groups = {**trouble.raised, **matching.known(self.case)}
-            groups |= {name: value for name, value in match.groupdict().items() if value}
-            cause, remedy = self._sentences(rule, groups)
+            known = {name: value for name, value in match.groupdict().items() if value}
             evidence = Evidence(file=trouble.file, line=trouble.line, text=match.string[:_EVIDENCE])
-            fix = Fix(text=remedy)
-            return (
-                Diagnosis(
-                    id=rule.id,
-                    stage=rule.stage,
-                    certainty="likely",
-                    cause=cause,
-                    fix=self._with_cancel(fix) if self.lost else fix,
-                    evidence=(evidence,),
-                    rank=trouble.rank,
-                    node=trouble.node,
-                    since=self._clock(trouble.at),
-                    attempt=self._attempt(),
-                ),
+            hit = Match(
+                rule=rule.id,
+                evidence=evidence,
+                groups={**trouble.raised, **known},
+                order=trouble.order,
+                at=trouble.at,
+                rank=trouble.rank,
+                node=trouble.node,
+                attempt=trouble.attempt,
             )
+            return (self._diagnosis(RuleMatch(rule=rule, hits=(hit,))),)
         return ()
 
     def _clock(self, at: float | None) -> str | None:
         return None if at is None else clock(at, self.case.zone_s)
-
-    def _attempt(self) -> str | None:
-        return self.case.attempts[-1].name if self.case.attempts else None
 
     def _was_passed(self, each: ErrorExcerpt) -> bool:
         """Whether an error without a traceback is a message after which the shell went on."""
@@ -887,17 +867,8 @@ class _DiagnosisRanker:
 
 
 def _found(patterns: Iterable[str], texts: Sequence[str]) -> re.Match[str] | None:
-    """Return the first match of a pattern in one of the texts."""
     matches = (re.search(pattern, each) for pattern in patterns for each in texts)
     return next(filter(None, matches), None)
-
-
-def _is_far(first: RuleMatch, later: RuleMatch) -> bool:
-    return later.at is None or first.at is None or later.at - first.at > _FAR_S
-
-
-def _certain_first(each: RuleMatch) -> tuple[bool, tuple[float, int, tuple[int, int]]]:
-    return each.certainty != "certain", each.place
 
 
 def _evidence(each: RuleMatch) -> tuple[Evidence, ...]:
@@ -928,11 +899,7 @@ def _history(case: JobContext, before: Sequence[Match]) -> tuple[str, ...]:
         why = ", ".join([*([attempt.reason] if attempt.reason else []), *ids])
         said.append(" ".join(parts) + (f" ({why})" if why else ""))
     if not said and before:
-        by_part: dict[int, list[Match]] = {}
-        for hit in before:
-            by_part.setdefault(hit.part, []).append(hit)
-        said = [
-            f"start {part + 1}: {', '.join(sorted({hit.rule for hit in own}))}"
-            for part, own in sorted(by_part.items())
-        ]
+        starts = sorted({hit.part for hit in before})
+        rules = {start: {hit.rule for hit in before if hit.part == start} for start in starts}
+        said = [f"start {start + 1}: {', '.join(sorted(rules[start]))}" for start in starts]
     return tuple(said)

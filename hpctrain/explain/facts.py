@@ -27,6 +27,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 from hpctrain.explain.model import AttemptFact, Evidence, JobContext
@@ -160,9 +161,8 @@ def failed_node(case: JobContext) -> Proof | None:
     account = case.account
     if account is None or not (account.failed_node or account.state in ("NODE_FAIL", "BOOT_FAIL")):
         return None
-    which = f"failed node {account.failed_node}"
-    if not account.failed_node:
-        which = f"of nodes {account.nodes or 'unknown'}"
+    failed = f"failed node {account.failed_node}"
+    which = failed if account.failed_node else f"of nodes {account.nodes or 'unknown'}"
     return Proof(
         groups=groups(node=account.failed_node, nodes=account.nodes, state=account.state),
         evidence=(evidence(SACCT, f"job {account.job_id}: {account.state}, {which}"),),
@@ -171,28 +171,23 @@ def failed_node(case: JobContext) -> Proof | None:
     )
 
 
-def cancelled_by_root(case: JobContext) -> Proof | None:
-    """Slurm reports that user 0 cancelled the job: an administrator, or a service of the
-    cluster.
-    """
-    account = case.account
-    if account is None or account.cancelled_by != 0 or account.user == "root":
-        return None
-    return _cancelled(case, {}) if account.state == "CANCELLED" else None
-
-
-def cancelled_by(case: JobContext) -> Proof | None:
-    """Slurm reports which user cancelled the job: its owner, an operator, or the coordinator of its
-    account.
+def _cancelled(case: JobContext, *, by_root: bool) -> Proof | None:
+    """Slurm reports who cancelled the job: user 0, an administrator or a service of the cluster; or
+    its owner, an operator, or the coordinator of its account.
     """
     account = case.account
     if account is None or account.cancelled_by is None or account.state != "CANCELLED":
         return None
-    if cancelled_by_root(case) is not None:
+    if by_root is not (account.cancelled_by == 0 and account.user != "root"):
         return None
     name = case.extra.get("canceller")
     who = f"user {account.cancelled_by}" + (f" ({name})" if name else "")
-    return _cancelled(case, groups(who=who))
+    said = f"job {account.job_id}: CANCELLED by {account.cancelled_by}"
+    return Proof(
+        groups={} if by_root else groups(who=who),
+        evidence=(evidence(SACCT, said),),
+        at=account.ended,
+    )
 
 
 #: Exit codes of a batch script whose srun got SIGTERM; bash adds 128, which Slurm 22.05 drops.
@@ -211,14 +206,6 @@ def step_cancelled(case: JobContext) -> Proof | None:
             said = f"step {account.job_id}.{step.name}: CANCELLED, and the job FAILED"
             return Proof(evidence=(evidence(SACCT, said),), at=account.ended)
     return None
-
-
-def _cancelled(case: JobContext, found: dict[str, str]) -> Proof | None:
-    account = case.account
-    if account is None:
-        return None
-    said = f"job {account.job_id}: CANCELLED by {account.cancelled_by}"
-    return Proof(groups=found, evidence=(evidence(SACCT, said),), at=account.ended)
 
 
 def no_log_directory(case: JobContext) -> Proof | None:
@@ -283,11 +270,6 @@ class Silence:
     def seconds(self) -> float:
         """Return the duration of the silence."""
         return self.until - self.since
-
-    @property
-    def is_long(self) -> bool:
-        """Whether it is much longer than usual."""
-        return self.seconds > self.least
 
 
 def silence(case: JobContext) -> Silence | None:
@@ -371,7 +353,7 @@ def hang(case: JobContext) -> Proof | None:
     there is one.
     """
     quiet = silence(case)
-    if quiet is None or not quiet.is_long or _is_done(case):
+    if quiet is None or quiet.seconds <= quiet.least or _is_done(case):
         return None
     samples, last = current(case), last_attempt(case)
     rank, node, words = _first_to_stop(case)
@@ -440,7 +422,7 @@ def slow(case: JobContext) -> Proof | None:
     quiet, last, account = silence(case), last_attempt(case), case.account
     stopped = last is not None and last.reason == "deadline" and last.outcome != "requeued"
     timed_out = account is not None and account.state in ("TIMEOUT", "DEADLINE")
-    if not (timed_out or stopped) or quiet is None or quiet.is_long or _is_done(case):
+    if not (timed_out or stopped) or quiet is None or quiet.seconds > quiet.least or _is_done(case):
         return None
     step_s, left = seconds_of_a_step(case), left_to_do(case)
     had = account.time_limit_s if account is not None else None
@@ -477,7 +459,17 @@ def requeue_loop(case: JobContext) -> Proof | None:
     tail = _no_further(case.attempts)
     chained = setting(case, "restart", "mode") == "chain"
     automatic = sum(1 for each in tail[1:] if each.restart > 0 or chained)
-    if len(tail) < 3 or automatic < 2 or not (_tell_steps(case, tail) or _end_at_once(tail)):
+    # A custom script records no steps: a missing step does not mean that none was done.
+    tells_steps = setting(case, "script") is None or any(
+        each.first_step is not None for each in tail
+    )
+    ends_at_once = all(
+        each.started is not None
+        and each.ended is not None
+        and each.ended - each.started < _AT_ONCE_S
+        for each in tail
+    )
+    if len(tail) < 3 or automatic < 2 or not (tells_steps or ends_at_once):
         return None
     at_step = tail[-1].first_step if tail[-1].first_step is not None else tail[-1].last_step
     words = [
@@ -503,20 +495,6 @@ def _no_further(attempts: Sequence[AttemptFact]) -> list[AttemptFact]:
     return tail
 
 
-def _tell_steps(case: JobContext, attempts: Sequence[AttemptFact]) -> bool:
-    """Whether a missing step means that none was done: a custom script records no steps."""
-    return setting(case, "script") is None or any(each.first_step is not None for each in attempts)
-
-
-def _end_at_once(attempts: Sequence[AttemptFact]) -> bool:
-    return all(
-        each.started is not None
-        and each.ended is not None
-        and each.ended - each.started < _AT_ONCE_S
-        for each in attempts
-    )
-
-
 Fact = Callable[[JobContext], Proof | None]
 
 FACTS: Mapping[str, Fact] = MappingProxyType(
@@ -528,8 +506,8 @@ FACTS: Mapping[str, Fact] = MappingProxyType(
         "requeue_loop": requeue_loop,
         "world_size_wrong": world_size_wrong,
         "failed_node": failed_node,
-        "cancelled_by_root": cancelled_by_root,
-        "cancelled_by": cancelled_by,
+        "cancelled_by_root": partial(_cancelled, by_root=True),
+        "cancelled_by": partial(_cancelled, by_root=False),
         "step_cancelled": step_cancelled,
         "no_log_directory": no_log_directory,
     }

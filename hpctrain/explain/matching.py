@@ -117,7 +117,9 @@ def of_hits(
         for hit in hits
     ]
     if rule.area not in ("time", "end") and all(
-        any(map(_is_interrupted, shown)) for _, shown in own
+        # Ctrl-C came while the program handled other errors, such as those of a retry.
+        any(one.error.startswith("KeyboardInterrupt") for one in shown)
+        for _, shown in own
     ):
         return Recovery.SURELY
     # A NaN persists until steps without it follow; an error raised for it is like any other.
@@ -158,11 +160,6 @@ def is_caught(each: ErrorExcerpt) -> bool:
     process or thread.
     """
     return each.traceback and len(each.lines) > 1 and _CAUGHT.search(each.lines[1]) is not None
-
-
-def _is_interrupted(each: ErrorExcerpt) -> bool:
-    """Whether Ctrl-C came while the program handled other errors, such as those of a retry."""
-    return each.traceback and each.error.startswith("KeyboardInterrupt")
 
 
 def stands_in(hit: Match, trouble: ErrorExcerpt) -> bool:
@@ -270,6 +267,10 @@ def rules_that_match(
     for hit in hits:
         by_rule.setdefault(hit.rule, []).append(hit)
     shown = tracebacks(troubles)
+    # A condition that only the record shows began at the end of the job, or, if it is pending, at
+    # the submission.
+    is_waiting = case.account is not None and case.account.state in states.WAITING
+    since = case.account.submitted if is_waiting and case.account else values.ended(case)
     found = []
     for rule in rules:
         own = tuple(by_rule.get(rule.id, ()))
@@ -281,28 +282,14 @@ def rules_that_match(
         record = matched(rule.record, case.account) if rule.record is not None else None
         if rule.all and rule.record is not None and record is None:
             continue
-        fact = _asked(rule.fact, case) if rule.fact is not None else None
+        fact = facts.FACTS[rule.fact](case) if rule.fact is not None else None
         if (rule.all and rule.fact is not None and fact is None) or not (own or record or fact):
             continue
         over = of_hits(rule, own, shown) if own and record is None and fact is None else Recovery.NO
         found.append(
-            RuleMatch(rule=rule, hits=own, record=record, found=fact, ended=_since(case), over=over)
+            RuleMatch(rule=rule, hits=own, record=record, found=fact, ended=since, over=over)
         )
     return found
-
-
-def _since(case: JobContext) -> float | None:
-    """Return the start of a condition that only the record shows: the end of the job, or the
-    submission if it is pending.
-    """
-    if case.account is not None and case.account.state in states.WAITING:
-        return case.account.submitted
-    return values.ended(case)
-
-
-def _asked(name: str, case: JobContext) -> Proof | None:
-    fact = facts.FACTS.get(name)
-    return None if fact is None else fact(case)
 
 
 def matched(record: RecordPattern, account: JobRecord | None) -> Evidence | None:

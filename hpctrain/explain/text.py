@@ -290,7 +290,7 @@ class _Page:
         for each in consequences[:_MOST_CONSEQUENCES]:
             times = f" x{each.count}" if each.count > 1 else ""
             ranks = (
-                f" (ranks {ranges(each.ranks)})"
+                f" (ranks {array.compress(each.ranks).replace(',', ', ')})"
                 if len(each.ranks) > 1
                 else f" (rank {each.ranks[0]})"
                 if each.ranks
@@ -323,8 +323,3 @@ def joined(lines: Sequence[str]) -> list[str]:
         else:
             found.append(line)
     return found
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Format numbers as `0-3, 5`."""
-    return array.compress(numbers).replace(",", ", ")
