@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.slurm.notations import array as arrays
@@ -377,6 +376,6 @@ def _with_logs(plan: Plan) -> Plan:
         "s": "batch",
         "a": _NO_INDEX if plan.index is None else str(plan.index),
     }
-    output, error = (log_pattern.expand(path, values) for path in (plan.output, plan.error))
-    chdir = PurePath(plan.chdir)
-    return replace(plan, output=str(chdir / output), error=str(chdir / error))
+    paths = (log_pattern.expand(path, values) for path in (plan.output, plan.error))
+    output, error = (path if path.startswith("/") else f"{plan.chdir}/{path}" for path in paths)
+    return replace(plan, output=output, error=error)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +49,6 @@ def wait(job_id: str) -> JobRecord:
 
 def output(job_id: str, stream: str = "out") -> str:
     return Path(f"logs/{stream}_{job_id}.log").read_text()
-
-
-def lines(job_ids: Sequence[str]) -> list[str]:
-    return sorted(line for job_id in job_ids for line in output(job_id).splitlines())
 
 
 def directory(job_id: str) -> Path:

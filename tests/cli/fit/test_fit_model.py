@@ -37,9 +37,8 @@ def test_a_prepared_dataset_gives_lengths_and_tokens(project: Desk) -> None:
     found = document(project)
     assert found["asked"]["layout"]["length"] == 900
     assert found["tokens"] == 3 * 1000 * 400  # epochs x rows x tokens
-    assert (
-        "3 epochs x 1,000 sequences x 400 tokens (without padding, 400,000 in all)"
-        in " ".join(project.run("fit").out.split())
+    assert "3 epochs x 1,000 sequences x 400 tokens (without padding, 400,000 in all)" in " ".join(
+        project.run("fit").out.split()
     )
     mixed = document(project, "--", "--train_sampling_strategy", "random")
     assert mixed["tokens"] == 3 * 1000 * 600  # x 1.5 with padding
