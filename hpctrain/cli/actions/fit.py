@@ -207,7 +207,7 @@ def _document(found: fit.FitAnswer) -> dict[str, Any]:
             for number, row in enumerate(found.rows, 1)
         ],
         "tokens": found.work.tokens,
-        "remedies": [asdict(each) for each in remedies],
+        "remedies": [each._asdict() for each in remedies],
         "assumption": speed.ASSUMPTION,
         "notes": list(found.notes),
     }
