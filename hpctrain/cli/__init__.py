@@ -60,14 +60,8 @@ GROUPS = {
         "checkpoints": "Manage checkpoints.",
     },
 }
-#: The module of each command; the functions have the names of the commands.
-_MODULES = {
-    name: module
-    for module, commands in zip(
-        ("set_up", "validate", "run", "monitor", "manage"), GROUPS.values(), strict=True
-    )
-    for name in commands
-}
+#: Commands that are not in a module of their own in actions/.
+_MANAGE = ("runs", "checkpoints")
 VERBS = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 
 
@@ -117,8 +111,10 @@ class LazyGroup(CommandGroup):
         del ctx
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"hpctrain.cli.{_MODULES[cmd_name]}")
-        return cast(click.Command, getattr(module, cmd_name))
+        module, name = f"actions.{cmd_name}", "command"
+        if cmd_name in _MANAGE:
+            module, name = "manage", cmd_name
+        return cast(click.Command, getattr(importlib.import_module(f"hpctrain.cli.{module}"), name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in their groups, without importing them."""

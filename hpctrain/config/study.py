@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from hpctrain.clusters.fieldtypes import Name, Text, matching, whole
@@ -49,22 +50,111 @@ _RISE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Distribution:
-    """The search space of one argument.
+#: The limit of Slurm's arrays at most sites (MaxArraySize is 1001), and more than most studies
+#: need.
+MOST_TRIALS = 1000
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_METRIC = re.compile(r"eval_[A-Za-z0-9_.-]{1,100}\Z")
+_FORMS = "{low: …, high: …}, with log: true or step: … where wanted, or {choices: [8, 16, 32]}"
+#: Arguments for a training's location or identity: each trial has its own directory, and trials of
+#: one study must be comparable.
+_NOT_TUNED = (
+    "output_dir",
+    "resume_from_checkpoint",
+    "trial",
+    "config",
+    "evaluate_only",
+    "run_name",
+    "eval_strategy",
+    "dataset_test_split",
+)
+
+
+class Pruner(Section):
+    """`pruner:` when a trial is stopped early.
 
     Attributes:
-        kind: `float` and `int` have inclusive bounds; `choice` has values.
+        startup_trials: of the median pruner: number of completed trials before it compares.
+        startup_steps: no trial is stopped before this step of its training.
+    """
+
+    kind: PrunerKind = "median"
+    startup_trials: Annotated[int, whole(0, 1000)] = 5
+    startup_steps: Annotated[int, whole(0, 10**9)] = 0
+
+
+def _pruner(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _number(value: Any) -> float:
+    read = to_json_value(value)
+    if isinstance(read, bool) or not isinstance(read, int | float) or abs(read) > 1e300:
+        raise Problem(f"must be a number, not {short(str(value))!r}")
+    return read
+
+
+def _choices(values: Any) -> tuple[Scalar, ...]:
+    found: list[Scalar] = []
+    for value in values if isinstance(values, list) else ():
+        read = to_json_value(value)
+        if (
+            isinstance(read, dict | list)
+            or str(read).startswith("--")
+            or _CONTROL.search(str(read))
+        ):
+            raise Problem(f"must be numbers, words, true, false or null, not {kind_of(value)}")
+        # optuna compares with ==, for which 1 and true are equal; and "1" and 1 are the same word
+        # on the training's command line.
+        is_none = read is None
+        if any(
+            read == each or (not is_none and each is not None and spoken(read) == spoken(each))
+            for each in found
+        ):
+            raise Problem(f"has the choice {spoken(read)} twice")
+        found.append(read)
+    if len(found) < 2:
+        raise Problem("must be a list of two choices or more: {choices: [8, 16, 32]}")
+    return tuple(found)
+
+
+class Space(Section):
+    """The search space of one argument; `low` and `high` are inclusive.
+
+    Attributes:
         log: uniform in the logarithm.
         step: between two values; None for every real number, or every integer.
     """
 
-    kind: Literal["float", "int", "choice"]
-    low: float = 0
-    high: float = 0
+    low: Annotated[float, _number] | None = None
+    high: Annotated[float, _number] | None = None
     log: bool = False
-    step: float | None = None
-    choices: tuple[Scalar, ...] = ()
+    step: Annotated[float, _number] | None = None
+    choices: Annotated[tuple[Scalar, ...], _choices] = ()
+
+    def problems(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield contradictions."""
+        low, high, step = self.low, self.high, self.step
+        if self.choices and (low, high, step, self.log) != (None, None, None, False):
+            yield (), "has choices and bounds; keep one of them"
+        elif not self.choices and (low is None or high is None):
+            yield (), f"must be {_FORMS}"
+        elif low is not None and high is not None:
+            if low >= high:
+                yield (), f"must have low below high, not {spoken(low)} and {spoken(high)}"
+            elif self.log and (low <= 0 or step is not None):
+                yield (), "has log, which needs a low above 0 and no step"
+            elif step is not None and not 0 < step <= high - low:
+                yield (), f"must have a step above 0 and at most {spoken(high - low)}"
+
+    @property
+    def kind(self) -> Literal["float", "int", "choice"]:
+        """The type of the values: integers, if all bounds are."""
+        if self.choices:
+            return "choice"
+        bounds = (self.low, self.high, self.step or 0)
+        return "int" if all(isinstance(each, int) for each in bounds) else "float"
 
     def holds(self, value: Scalar) -> bool:
         """Whether `value` is in the space."""
@@ -76,27 +166,13 @@ class Distribution:
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
-            or not self.low <= value <= self.high
+            or not (self.low or 0) <= value <= (self.high or 0)
         ):
             return False
         if self.kind == "int" and value != int(value):
             return False
-        steps = (value - self.low) / self.step if self.step else 0.0
+        steps = (value - (self.low or 0)) / self.step if self.step else 0.0
         return math.isclose(steps, round(steps), abs_tol=1e-9)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pruner:
-    """When a trial is stopped early.
-
-    Attributes:
-        startup_trials: of the median pruner: number of completed trials before it compares.
-        startup_steps: no trial is stopped before this step of its training.
-    """
-
-    kind: PrunerKind = "median"
-    startup_trials: int = 5
-    startup_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +191,7 @@ class Definition:
     """
 
     study: str
-    space: Mapping[str, Distribution]
+    space: Mapping[str, Space]
     first: Mapping[str, Scalar] = field(default_factory=dict)
     trials: int = 20
     metric: str = "eval_loss"
@@ -130,7 +206,8 @@ class Definition:
     @property
     def text(self) -> str:
         """Return it as JSON."""
-        return json.dumps({"schema": 1, **asdict(self)}, indent=1, ensure_ascii=True) + "\n"
+        made = {"schema": 1, **asdict(self)}
+        return json.dumps(made, indent=1, default=partial(Section.to_data, defaults=False)) + "\n"
 
     @property
     def file(self) -> str:
@@ -197,109 +274,6 @@ def _comparable(definition: Definition) -> dict[str, str]:
     return {name: getattr(definition, name) for name in ("metric", "direction", "value")} | kinds
 
 
-#: The limit of Slurm's arrays at most sites (MaxArraySize is 1001), and more than most studies
-#: need.
-MOST_TRIALS = 1000
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_METRIC = re.compile(r"eval_[A-Za-z0-9_.-]{1,100}\Z")
-_FORMS = "{low: …, high: …}, with log: true or step: … where wanted, or {choices: [8, 16, 32]}"
-#: Arguments for a training's location or identity: each trial has its own directory, and trials of
-#: one study must be comparable.
-_NOT_TUNED = (
-    "output_dir",
-    "resume_from_checkpoint",
-    "trial",
-    "config",
-    "evaluate_only",
-    "run_name",
-    "eval_strategy",
-    "dataset_test_split",
-)
-
-
-class PrunerSection(Section):
-    """`pruner:` which trials are stopped early."""
-
-    kind: PrunerKind = "median"
-    startup_trials: Annotated[int, whole(0, 1000)] = 5
-    startup_steps: Annotated[int, whole(0, 10**9)] = 0
-
-
-def _pruner(value: Any) -> Any:
-    return {"kind": value} if isinstance(value, str) else value
-
-
-def _number(value: Any) -> float:
-    read = to_json_value(value)
-    if isinstance(read, bool) or not isinstance(read, int | float) or abs(read) > 1e300:
-        raise Problem(f"must be a number, not {short(str(value))!r}")
-    return read
-
-
-def _choices(values: Any) -> tuple[Scalar, ...]:
-    found: list[Scalar] = []
-    for value in values if isinstance(values, list) else ():
-        read = to_json_value(value)
-        if (
-            isinstance(read, dict | list)
-            or str(read).startswith("--")
-            or _CONTROL.search(str(read))
-        ):
-            raise Problem(f"must be numbers, words, true, false or null, not {kind_of(value)}")
-        # optuna compares with ==, for which 1 and true are equal; and "1" and 1 are the same word
-        # on the training's command line.
-        is_none = read is None
-        if any(
-            read == each or (not is_none and each is not None and spoken(read) == spoken(each))
-            for each in found
-        ):
-            raise Problem(f"has the choice {spoken(read)} twice")
-        found.append(read)
-    if len(found) < 2:
-        raise Problem("must be a list of two choices or more: {choices: [8, 16, 32]}")
-    return tuple(found)
-
-
-class Space(Section):
-    """The search space of one argument, as written."""
-
-    low: Annotated[float, _number] | None = None
-    high: Annotated[float, _number] | None = None
-    log: bool = False
-    step: Annotated[float, _number] | None = None
-    choices: Annotated[tuple[Scalar, ...], _choices] = ()
-
-    def problems(self) -> Iterator[tuple[KeyPath, str]]:
-        """Yield contradictions."""
-        low, high, step = self.low, self.high, self.step
-        if self.choices and (low, high, step, self.log) != (None, None, None, False):
-            yield (), "has choices and bounds; keep one of them"
-        elif not self.choices and (low is None or high is None):
-            yield (), f"must be {_FORMS}"
-        elif low is not None and high is not None:
-            if low >= high:
-                yield (), f"must have low below high, not {spoken(low)} and {spoken(high)}"
-            elif self.log and (low <= 0 or step is not None):
-                yield (), "has log, which needs a low above 0 and no step"
-            elif step is not None and not 0 < step <= high - low:
-                yield (), f"must have a step above 0 and at most {spoken(high - low)}"
-
-    @property
-    def distribution(self) -> Distribution:
-        """What trials draw from: integers, if all bounds are."""
-        if self.choices:
-            return Distribution(kind="choice", choices=self.choices)
-        bounds = (self.low or 0, self.high or 0, self.step or 0)
-        return Distribution(
-            kind="int" if all(isinstance(each, int) for each in bounds) else "float",
-            low=bounds[0],
-            high=bounds[1],
-            log=self.log,
-            step=self.step,
-        )
-
-
 def _space(written: Any) -> Any:
     if not isinstance(written, dict) or not written:
         raise Problem(
@@ -331,7 +305,7 @@ class Tune(Section):
     sampler: Sampler = "tpe"
     seed: Annotated[int, whole(0, 2**31 - 1)] = 0
     value: Kept | None = None
-    pruner: Annotated[PrunerSection, _pruner] = PrunerSection()
+    pruner: Annotated[Pruner, _pruner] = Pruner()
     try_training: bool = True
 
 
@@ -352,7 +326,7 @@ def problems(config: Config) -> Iterator[tuple[KeyPath, str]]:
             f"is missing: {tune.metric} does not tell the direction: minimize or maximize",
         )
     for key, value in _asked_first(config).items():
-        if not tune.space[key].distribution.holds(value):
+        if not tune.space[key].holds(value):
             what = f"is {spoken(value)} in training, which the first trial takes"
             yield ("tune", "space", key), f"{what}, and does not include it"
 
@@ -388,7 +362,7 @@ def definition(
     )
     return Definition(
         study=tune.study or config.job_name,
-        space={key: each.distribution for key, each in tune.space.items()},
+        space=dict(tune.space),
         first=_asked_first(config),
         trials=tune.trials,
         metric=tune.metric,
@@ -396,7 +370,7 @@ def definition(
         sampler=tune.sampler,
         seed=tune.seed,
         value=tune.value or ("best" if best else "last"),
-        pruner=Pruner(**tune.pruner.to_data()),
+        pruner=tune.pruner,
         config=file,
         words=words,
     )

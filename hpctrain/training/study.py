@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpctrain.config import study as tune
-from hpctrain.config.study import Definition, Distribution, Scalar
+from hpctrain.config.study import Definition, Scalar, Space
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.runs import layout, store
 from hpctrain.runs.store import Attempt
@@ -237,14 +237,13 @@ def refuse_other(study: Study, asked: Definition) -> None:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def _value(trial: Trial, key: str, where: Distribution) -> Any:
+def _value(trial: Trial, key: str, where: Space) -> Any:
     if where.kind == "choice":
         return trial.suggest_categorical(key, where.choices)
+    low, high = where.low or 0, where.high or 0
     if where.kind == "int":
-        return trial.suggest_int(
-            key, int(where.low), int(where.high), step=int(where.step or 1), log=where.log
-        )
-    return trial.suggest_float(key, where.low, where.high, step=where.step, log=where.log)
+        return trial.suggest_int(key, int(low), int(high), step=int(where.step or 1), log=where.log)
+    return trial.suggest_float(key, low, high, step=where.step, log=where.log)
 
 
 def _sampler(definition: Definition, number: int) -> Any:

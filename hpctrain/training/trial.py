@@ -23,7 +23,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -64,7 +63,7 @@ def ask(file: Path, run_dir: Path, attempt: str | None) -> int:
             "params": dict(found.params),
             "metric": definition.metric,
             "direction": definition.direction,
-            "pruner": asdict(definition.pruner),
+            "pruner": definition.pruner.to_data(),
             "retry_of": found.retry_of,
             "at": time.time(),
         },

@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from hpctrain.util.schema import Problem, Section
+
 T = TypeVar("T")
 #: More than any record needs; a larger file is not read.
 MAX_BYTES = 16_000_000
@@ -148,10 +150,7 @@ def made(kind: type[T], value: Any) -> T | None:
         return (
             kind(**known) if all(fits(item, wanted[name]) for name, item in known.items()) else None
         )
-    except (
-        TypeError,
-        RecursionError,
-    ):  # a field without a default is missing; RecursionError: nested too deep
+    except (TypeError, Problem, RecursionError):  # a missing field, a bad section, nested too deep
         return None
 
 
@@ -198,6 +197,8 @@ def _converted(value: Any, kind: Any) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):  # `X | None`
         return _converted(value, inner[0])
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return kind.read(value)
     if is_dataclass(kind) and isinstance(kind, type):
         return made(kind, value)
     if origin is Mapping and isinstance(value, dict):

@@ -120,7 +120,7 @@ def test_a_study_that_never_evaluates_is_not_submitted(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--local -- --x 3", "x is in the space of the study, and after --"),
+        ("--local -- --x 3", "x cannot be varied and also given after --"),
         ("--json status", "options before `status` would have no effect"),
     ],
 )

@@ -44,10 +44,8 @@ def test_a_study_and_its_definition() -> None:
     assert found.study == "search"
     assert found.first == {"learning_rate": 2e-5}
     assert (found.metric, found.direction, found.value) == ("eval_loss", "minimize", "last")
-    assert found.space["learning_rate"] == tune.Distribution(
-        kind="float", low=1e-5, high=1e-3, log=True
-    )
-    assert found.space["warmup_steps"] == tune.Distribution(kind="int", low=0, high=200, step=50)
+    assert found.space["learning_rate"] == tune.Space(low=1e-5, high=1e-3, log=True)
+    assert found.space["warmup_steps"] == tune.Space(low=0, high=200, step=50)
     assert found.space["optim"].choices == ("adamw_torch", None)
     assert found.pruner.kind == "median"
     assert tune.from_json(json.loads(found.text)) == found
@@ -188,7 +186,7 @@ def test_what_training_says_may_be_left_out_of_the_trials() -> None:
 
 
 def test_what_a_space_holds() -> None:
-    real = tune.Distribution(kind="float", low=0.1, high=0.5, step=0.1)
+    real = tune.Space(low=0.1, high=0.5, step=0.1)
     assert [real.holds(value) for value in (0.3, 0.35, 0.6, "0.3", True)] == [
         True,
         False,
@@ -196,7 +194,7 @@ def test_what_a_space_holds() -> None:
         False,
         False,
     ]
-    flags = tune.Distribution(kind="choice", choices=(True, "a", None))
+    flags = tune.Space(choices=(True, "a", None))
     assert [flags.holds(value) for value in (True, 1, "a", None, "b")] == [
         True,
         False,

@@ -200,7 +200,7 @@ def test_another_search_is_another_study(runs: Path) -> None:
     assert "metric was eval_loss, and is eval_accuracy now" in text
     assert "learning_rate was float" in text
     assert text.splitlines()[-1] == "hint: use another name in config.yaml, such as tune.study: s-2"
-    wider = {**SPACE, "learning_rate": replace(LOG, high=1.0)}
+    wider = {**SPACE, "learning_rate": LOG.replace(high=1.0)}
     assert asked(runs, "r_1", replace(BASE, space=wider, trials=60)).number == 1
 
 

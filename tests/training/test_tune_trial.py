@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tune_made import BASE, SPACE, row
 
-from hpctrain.config.study import Definition, Distribution
+from hpctrain.config.study import Definition, Space
 from hpctrain.training import study, trial
 
 pytestmark = pytest.mark.torch  # optuna is in the same extra
@@ -34,7 +34,7 @@ def job(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         BASE,
         space={
             **SPACE,
-            "odd": Distribution(kind="choice", choices=("$(touch CANARY)", "a 'b' \"c\" *; d")),
+            "odd": Space(choices=("$(touch CANARY)", "a 'b' \"c\" *; d")),
         },
     )
     (runs / ".studies").mkdir()

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from hpctrain.config.study import Definition, Distribution
+from hpctrain.config.study import Definition, Space
 from hpctrain.training import study
 from hpctrain.util import files
 
-LOG = Distribution(kind="float", low=1e-5, high=1e-3, log=True)
+LOG = Space(low=1e-5, high=1e-3, log=True)
 SPACE = {
     "learning_rate": LOG,
-    "lora_r": Distribution(kind="choice", choices=(8, 16)),
-    "steps": Distribution(kind="int", low=0, high=20, step=5),
+    "lora_r": Space(choices=(8, 16)),
+    "steps": Space(low=0, high=20, step=5),
 }
 BASE = Definition(study="s", space=SPACE, trials=50)
 

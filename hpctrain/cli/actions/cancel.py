@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain cancel`."""
+"""`hpctrain cancel`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from hpctrain.cli import follow
+from hpctrain.cli.options import complete_runs, yes_option
 from hpctrain.cli.output import say
 from hpctrain.errors import SchedulerError, UsageError
 from hpctrain.jobs import schedulers
@@ -18,8 +19,15 @@ from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import shell
 
 
-def run(jobs: tuple[str, ...], *, yes: bool) -> None:
-    """Cancel the jobs."""
+@click.command("cancel")
+@click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=complete_runs)
+@yes_option
+def command(jobs: tuple[str, ...], yes: bool) -> None:
+    """Cancel jobs.
+
+    JOB is an id, a job's name, or a run; default: the jobs named as in config.yaml (sft), as
+    scancel -n sft does.
+    """
     try:
         chosen = follow.known_jobs(jobs, fresh=True) if jobs else _of_the_config()
     except SchedulerError as error:

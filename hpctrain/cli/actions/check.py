@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain check`."""
+"""`hpctrain check`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from hpctrain.checks.service import JobCheck, check_job
+from hpctrain.cli.options import JobCommand, job_options, json_option, request_with_config
 from hpctrain.cli.output import counts, print_json, say, show_findings
 from hpctrain.config import layers
 from hpctrain.config.profile_layer import cluster_layer
@@ -17,10 +18,37 @@ from hpctrain.jobs.request import Job, Request, layers_of, suggested
 from hpctrain.util.text import wrap
 
 
-def run(asked: Request, parameters: dict[str, Any]) -> int:
-    """Check the job, print the findings, and return the exit code; `parameters` are the command's
-    own options.
-    """
+@click.command("check", cls=JobCommand)
+@click.argument("config_file", required=False, metavar="[CONFIG]")
+@job_options
+@click.option("--no-slurm", is_flag=True, help="Do not query Slurm.")
+@click.option(
+    "--show-origin",
+    is_flag=True,
+    help="Show each value, its origin, and what it overrides.",
+)
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    default="note",
+    show_default=True,
+    help="Show findings of this level and above.",
+)
+@json_option
+@click.pass_context
+def command(ctx: click.Context, /, config_file: str | None, **parameters: Any) -> int:
+    """Validate a job before submitting it.
+
+    The job of CONFIG (./config.yaml) and of these options is compared with the cluster's profile,
+    with Slurm's configuration, and with the files and the environment that it will use; last, with
+    sbatch --test-only. Nothing is submitted or written. Exit code 1 with findings of level error.
+
+    \b
+    hpctrain check
+    hpctrain check --nodes 2 --gpus 4 --time 24:00:00
+    """  # noqa: D301 - \b keeps click from wrapping
+    others = "hpctrain check --script" if str(config_file).endswith(".py") else "hpctrain lint"
+    asked = request_with_config(ctx, config_file, parameters, for_others=others)
     examined = check_job(asked, slurm=not parameters["no_slurm"])
     level = LEVELS.index(parameters["level"])
     shown = [each for each in examined.findings if LEVELS.index(each.level) <= level]

@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain clusters` and `clusters show`."""
+"""`hpctrain clusters` and `clusters show`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,27 @@ from typing import Any
 
 import click
 
+from hpctrain.cli.options import json_option
 from hpctrain.cli.output import print_json, say, show_table
 from hpctrain.clusters import load
 from hpctrain.clusters.profile import checked
 from hpctrain.errors import HpctrainError, UsageError
 
 
-def show_all(*, as_json: bool) -> int:
-    """List the profiles, and return the exit code: that of a damaged one, if there is one."""
+@click.group("clusters", invoke_without_command=True)
+@json_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> int:
+    """List cluster profiles.
+
+    Profiles come with hpctrain; those in the directories of $HPCTRAIN_CLUSTERS and in
+    ~/.config/hpctrain/clusters are added, and replace the ones of the same name.
+    """
+    if ctx.invoked_subcommand is not None:
+        if as_json:
+            name = f"hpctrain clusters {ctx.invoked_subcommand} NAME"
+            raise click.UsageError(f"--json follows the subcommand: {name} --json")
+        return 0
     rows, broken = _rows()
     # Does not query a name server, which may be slow.
     hosts = (socket.gethostname(),)
@@ -51,8 +64,15 @@ def show_all(*, as_json: bool) -> int:
     return max((error.exit_code for error in broken), default=0)
 
 
-def show(name: str, *, as_json: bool) -> None:
-    """Print a profile."""
+@command.command()
+@click.argument("name")
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """Print the file of a profile.
+
+    Each section and value has its evidence and source. Limits come from documents; Slurm's own
+    override them on the site.
+    """
     found = load.read_source(name, os.environ)
     profile = checked(found, load.canonical(name))
     if not as_json:

@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain doctor`."""
+"""`hpctrain doctor`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 import hpctrain
 from hpctrain.checks.job.context import Surroundings
 from hpctrain.cli import follow
+from hpctrain.cli.options import JobCommand, job_options, json_option, request
 from hpctrain.cli.output import WIDTH, coloured_block, counts, print_json, say, show_table
 from hpctrain.config.arguments import Arguments
 from hpctrain.doctor import environment, login
@@ -37,10 +38,50 @@ _MINUTES = "5"
 _ERROR_LINES = 3
 
 
-def run(asked: Request, parameters: dict[str, Any]) -> int:
-    """Check what was asked for, and return the exit code; `parameters` are the command's own
-    options.
-    """
+@click.command("doctor", cls=JobCommand)
+@job_options
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Skip the start of the training without a network (30 s).",
+)
+@click.option(
+    "--job",
+    "as_job",
+    is_flag=True,
+    help="Run a preflight job of a few minutes on compute nodes.",
+)
+@click.option(
+    "--local", is_flag=True, help="With --job: run it locally, even if Slurm is available."
+)
+@click.option(
+    "--wait/--no-wait",
+    default=True,
+    help="With --job: wait for the job and report. Default: wait.",
+)
+@click.option(
+    "--of",
+    "job_id",
+    metavar="JOB",
+    help="Report on a preflight job that was submitted with --no-wait.",
+)
+@click.option(
+    "--notify", "try_notify", is_flag=True, help="Only send a test message, as in `notify:`."
+)
+@json_option
+@click.pass_context
+def command(ctx: click.Context, /, **parameters: Any) -> int:
+    """Check this machine and environment and, with --job, the nodes.
+
+    Without --job: Slurm, the job's modules and environment, versions that must agree, quotas, and
+    whether the training starts without a network. With --job, the job is submitted with a short
+    test instead of the training, and each node reports what it has.
+
+    \b
+    hpctrain doctor
+    hpctrain doctor --job --nodes 2 --gpus 4
+    """  # noqa: D301 - \b keeps click from wrapping
+    asked = request(ctx, parameters)
     as_json, job_id = parameters["as_json"], parameters["job_id"]
     local, quick = parameters["local"], parameters["quick"]
     if parameters["try_notify"]:

@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain explain`."""
+"""`hpctrain explain`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from hpctrain.cli.options import complete_runs, json_option
 from hpctrain.cli.output import columns, has_colour, print_json, say
 from hpctrain.explain import pages as diagnosis_pages
 from hpctrain.explain import text
@@ -20,8 +21,27 @@ from hpctrain.util.text import count, size, wrap
 _ITEM = re.compile(r"\s*(?:[-*]|\d+\.) +")
 
 
-def run(words: tuple[str, ...], *, list_ids: bool, as_json: bool) -> None:
-    """Explain a job, or print help pages."""
+@click.command("explain")
+@click.argument(
+    "words", nargs=-1, metavar="[RUN | JOBID | FILES... | ID]", shell_complete=complete_runs
+)
+@click.option("--list", "list_ids", is_flag=True, help="List all findings and diagnoses.")
+@json_option
+def command(words: tuple[str, ...], list_ids: bool, as_json: bool) -> None:
+    """Diagnose a failed job and suggest a fix.
+
+    Without an argument: the newest job that has ended. FILES are logs of any job, or directories of
+    them. ID is a finding of check, lint or doctor, or a diagnosis: its help page
+    is printed.
+
+    If no rule matches the failure, the first error of the rank that failed first is shown.
+
+    \b
+    hpctrain explain
+    hpctrain explain 123456
+    hpctrain explain slurm-123456.out
+    hpctrain explain cuda-oom
+    """  # noqa: D301 - \b keeps click from wrapping
     if list_ids:
         _list(_pages(), as_json=as_json)
         return

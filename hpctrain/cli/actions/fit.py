@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain fit`."""
+"""`hpctrain fit`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,50 @@ from typing import Any
 import click
 
 from hpctrain.checks import fit
+from hpctrain.cli.options import JobCommand, job_options, json_option, request_with_config
 from hpctrain.cli.output import print_json, say
 from hpctrain.errors import UsageError
 from hpctrain.fit import layouts, speed
 from hpctrain.fit.layout import Layout
 from hpctrain.fit.memory import billions, gib
 from hpctrain.fit.shape import trainable
-from hpctrain.jobs.request import Request, suggested
+from hpctrain.jobs.request import suggested
 from hpctrain.slurm.notations import units
 from hpctrain.util.text import count, table, wrap
 
 
-def run(asked: Request, parameters: dict[str, Any]) -> int:
-    """Print the estimate, and return the exit code; `parameters` are the command's own options."""
+@click.command("fit", cls=JobCommand)
+@click.argument("config_file", required=False, metavar="[CONFIG]")
+@job_options
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    help="The GPU, such as h100, a100-80gb, mi250x. Default: that of the cluster's profile.",
+)
+@click.option(
+    "--gpu-memory",
+    metavar="SIZE",
+    help="Memory of each GPU, such as 80G, where the name does not say it.",
+)
+@click.option(
+    "--model", metavar="FOLDER", help="Directory with config.json. Default: model_name_or_path."
+)
+@click.option("--all", "every", is_flag=True, help="Show every layout that fits, not only ten.")
+@json_option
+@click.pass_context
+def command(ctx: click.Context, /, config_file: str | None, **parameters: Any) -> int:
+    """Estimate GPU memory and training time.
+
+    The job of CONFIG (./config.yaml) and of these options is worked out from the model's
+    config.json alone: the peak of each GPU by part, the host memory of each node, and the layouts
+    that fit on the cluster's GPUs with the same global batch, fastest first. Nothing is downloaded,
+    queued or imported. Exit code 1 where the asked layout does not fit.
+
+    \b
+    hpctrain fit
+    hpctrain fit --gpu h100 --gpus 4 --model models/llama
+    """  # noqa: D301 - \b keeps click from wrapping
+    asked = request_with_config(ctx, config_file, parameters, for_others="hpctrain fit --model")
     found = fit.answer(asked, _typed(parameters), every=parameters["every"])
     if parameters["as_json"]:
         print_json(**_document(found))

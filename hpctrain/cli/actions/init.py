@@ -1,9 +1,10 @@
-"""The implementation of `hpctrain init`."""
+"""`hpctrain init`."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import click
 
 from hpctrain.cli.output import print_json, say
-from hpctrain.cli.set_up import FURTHER, OPTIONS
 from hpctrain.config import layers
 from hpctrain.config.fields import BY_PATH
 from hpctrain.config.spec import layout_text
@@ -23,10 +23,66 @@ from hpctrain.util.schema import KeyPath
 from hpctrain.util.text import wrap
 
 CONFIG = Path("config.yaml")
+#: Options that answer the questions.
+OPTIONS: tuple[tuple[str, ...], ...] = (
+    ("cluster",),
+    ("resources", "account"),
+    ("resources", "partition"),
+    ("resources", "qos"),
+    ("resources", "gpu_type"),
+    ("resources", "gpus_per_node"),
+    ("resources", "nodes"),
+    ("resources", "time"),
+    ("environment", "venv"),
+    ("environment", "conda"),
+)
+FURTHER = {"model": ("training", "model_name_or_path"), "dataset": ("training", "dataset_name")}
 
 
-def run(parameters: dict[str, Any], *, yes: bool, slurm: bool, force: bool, as_json: bool) -> None:
-    """Write config.yaml, or print the facts found."""
+def _options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for path in reversed(OPTIONS):
+        entry = BY_PATH[path]
+        function = click.option(
+            entry.option, *entry.aliases, entry.name, metavar=entry.metavar, help=entry.help
+        )(function)
+    return function
+
+
+@click.command("init")
+@_options
+@click.option("--model", metavar="DIR", help="Directory of the model to train.")
+@click.option("--dataset", metavar="DIR", help="Directory of the tokenized dataset.")
+@click.option(
+    "-y",
+    "--yes",
+    "--defaults",
+    "yes",
+    is_flag=True,
+    help="Ask nothing; use the best answer and print it.",
+)
+@click.option(
+    "--no-slurm",
+    is_flag=True,
+    help="Do not query Slurm; use the profile of --cluster, or this machine.",
+)
+@click.option("--force", is_flag=True, help="Overwrite config.yaml.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print what was found as JSON; ask and write nothing.",
+)
+def command(yes: bool, no_slurm: bool, force: bool, as_json: bool, **parameters: Any) -> None:
+    """Create config.yaml for this cluster.
+
+    Values come from the cluster's profile, sinfo, scontrol and sacctmgr; if several answers are
+    possible, you are asked. Each question has an option, and each value a comment with its source.
+    Without a terminal nothing is asked. stdout is the path of the file.
+
+    \b
+    hpctrain init
+    hpctrain init --yes --account my_project
+    """  # noqa: D301 - \b keeps click from wrapping
     if not as_json and CONFIG.is_dir():
         raise UsageError(f"{CONFIG} is a directory", fix=f"mv {CONFIG} {CONFIG}.old")
     if not as_json and not force and (CONFIG.exists() or CONFIG.is_symlink()):
@@ -37,7 +93,7 @@ def run(parameters: dict[str, Any], *, yes: bool, slurm: bool, force: bool, as_j
         path: parameters[name] for name, path in FURTHER.items() if parameters[name]
     }
     answers = Proposal(mode, _given(parameters), _prompt, further)
-    _find(answers, slurm=slurm)
+    _find(answers, slurm=not no_slurm)
     answers.answer_all()
     if as_json:
         print_json(

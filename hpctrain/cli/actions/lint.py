@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain lint`."""
+"""`hpctrain lint`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from hpctrain.checks.script.explain import ScriptLine, explain
+from hpctrain.cli.options import json_option
 from hpctrain.cli.output import COLOURS, columns, counts, has_colour, print_json, say, show_findings
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.finding import LEVELS, Finding, Level
@@ -34,22 +35,62 @@ class LintedScript:
     text: str
 
 
-def run(
-    files: tuple[str, ...],
+@click.command("lint")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option(
+    "--fix", "do_fix", is_flag=True, help="Apply safe fixes, then show the remaining findings."
+)
+@click.option(
+    "--diff",
+    is_flag=True,
+    help="Show what --fix would change; write nothing. Exit code 1 if there are changes.",
+)
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Explain FILE line by line: directives, options of srun and the launchers, and what"
+    " hpctrain itself wrote; findings are shown below their lines.",
+)
+@click.option("--sources", is_flag=True, help="With --explain: name the manuals.")
+@click.option("--select", metavar="ID,...", help="Only these findings.")
+@click.option("--ignore", metavar="ID,...", help="Ignore these findings.")
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    default="error",
+    show_default=True,
+    help="Exit with 1 for findings of this level and above.",
+)
+@click.option(
+    "--cluster", metavar="NAME", help="Also compare the directives with this cluster's profile."
+)
+@json_option
+def command(
     *,
+    files: tuple[str, ...],
     do_fix: bool,
     diff: bool,
     explain: bool,
     sources: bool,
-    chosen: tuple[str | None, str | None],
+    select: str | None,
+    ignore: str | None,
     level: Level,
     cluster: str | None,
     as_json: bool,
 ) -> int:
-    """Lint, fix or explain the scripts, and return the exit code; `chosen` is --select and
-    --ignore.
-    """
-    ids = _chosen(*chosen, with_cluster=cluster is not None)
+    """Lint or explain sbatch scripts.
+
+    The scripts are read, never run. FILE may be a directory: its *.sbatch and *.slurm files are
+    read, and its *.sh files with directives; - is stdin. A comment on a line, or on one of its own
+    above it, leaves findings out: # hpctrain: ignore=ID,ID
+
+    \b
+    hpctrain lint job.sbatch
+    hpctrain lint --explain job.sbatch
+    hpctrain lint --cluster jean_zay colleague.slurm
+    hpctrain lint --fix --select dos-line-ends,pythonbuffered scripts/
+    """  # noqa: D301 - \b keeps click from wrapping
+    ids = _chosen(select, ignore, with_cluster=cluster is not None)
     scripts = _read_all(files)
     if explain and (do_fix or diff or len(scripts) > 1):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain logs`."""
+"""`hpctrain logs`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import time
 from datetime import datetime
 from typing import Any
 
+import click
+
 from hpctrain.cli import follow
+from hpctrain.cli.options import complete_runs
 from hpctrain.cli.output import say
 from hpctrain.errors import UsageError
 from hpctrain.jobs import job_logs, schedulers
@@ -25,8 +28,45 @@ _AGO = re.compile(r"([0-9]{1,9})([smhd])\Z")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def run(words: tuple[str, ...], *, following: bool, every_job: bool, **wanted: Any) -> int:
-    """Show the logs, and return the exit code; `wanted` are the filters of a LogView."""
+@click.command("logs")
+@click.argument("words", nargs=-1, metavar="[JOB | RUN | FILES...]", shell_complete=complete_runs)
+@click.option(
+    "-f",
+    "--follow",
+    "following",
+    is_flag=True,
+    help="Follow until the job ends. Ctrl-C does not stop the job.",
+)
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Only output of this rank.")
+@click.option("--node", metavar="X", help="Only output of this node.")
+@click.option("--err", is_flag=True, help="Only the error log.")
+@click.option(
+    "-n",
+    "--lines",
+    "last",
+    type=click.IntRange(min=0),
+    metavar="LINES",
+    help="Only the last N lines.",
+)
+@click.option(
+    "--since", metavar="TIME", help="Only lines since then, e.g. 10m, 2h, 2026-11-22T04:10."
+)
+@click.option("--all", "every_job", is_flag=True, help="All jobs of the run, the oldest first.")
+def command(words: tuple[str, ...], *, following: bool, every_job: bool, **wanted: Any) -> int:
+    """Show the merged logs of all ranks.
+
+    JOB is an id or a job's name; of a RUN, its newest job; without either, the newest job. FILES
+    are logs of any job, and directories of them. Of an array, the task that started last; 123_4 is
+    one task.
+
+    Output and errors, and restarts, come in order, without progress bars and colours.
+    The same line of many ranks is printed once, with the ranks and a count.
+
+    \b
+    hpctrain logs -f
+    hpctrain logs sft --rank 3
+    hpctrain logs slurm-123.out old_logs/
+    """  # noqa: D301 - \b keeps click from wrapping
     gc.enable()
     view = LogView(since=_moment(wanted.pop("since")), **wanted)
     chosen = job_logs.select(words, every_job=every_job, to_come=following)

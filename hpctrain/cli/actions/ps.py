@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain ps`."""
+"""`hpctrain ps`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from hpctrain.cli import follow
-from hpctrain.cli.monitor import SHOWN_ENDED
+from hpctrain.cli.options import complete_runs, json_option
 from hpctrain.cli.output import print_json, say, show_table
 from hpctrain.errors import SchedulerError
 from hpctrain.jobs import schedulers
@@ -21,6 +21,8 @@ from hpctrain.slurm.notations import states
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import text
 
+#: Jobs that ended, without --all.
+SHOWN_ENDED = 10
 _COLOURS = {"good": "green", "run": "cyan", "wait": "yellow", "bad": "red"}
 _COLUMNS = (
     *("JOB", "RUN", "STATE", "TIME", "STEP", "LOSS", "ETA"),
@@ -31,8 +33,26 @@ _ALWAYS = 3
 _RIGHT = {"TIME", "STEP", "LOSS", "ETA", "MEMORY", "TOK/S", "NODES"}
 
 
-def run(jobs: tuple[str, ...], *, as_json: bool, show_all: bool) -> int:
-    """List the jobs, and return the exit code."""
+@click.command("ps")
+@click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=complete_runs)
+@json_option
+@click.option(
+    "--all",
+    "show_all",
+    is_flag=True,
+    help=f"All jobs of the last day, not only the last {SHOWN_ENDED} that ended; each task.",
+)
+def command(jobs: tuple[str, ...], as_json: bool, show_all: bool) -> int:
+    """List jobs, their progress and pending reasons.
+
+    Shows what waits or runs, at the end of the list, and what ended within the last day, each with
+    how far its training is. JOB, an id, a name or a run, shows that alone; of one that waits also
+    why, and when Slurm expects it to start.
+
+    \b
+    hpctrain ps
+    hpctrain ps 123
+    """  # noqa: D301 - \b keeps click from wrapping
     records, silent = (follow.known_jobs(jobs), None) if jobs else schedulers.all_jobs()
     records = sorted(records, key=lambda record: not record.is_final)
     kept = records if show_all or jobs or as_json else _newest(records)

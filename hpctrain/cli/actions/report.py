@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain report`."""
+"""`hpctrain report`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import click
 
 from hpctrain.cli import run_table
+from hpctrain.cli.options import complete_runs, json_option, runs_dir_option
 from hpctrain.cli.output import print_json, say
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.jobs import explanation, schedulers, script_files, targets
@@ -28,7 +29,18 @@ NAME = "report.html"
 _LARGEST = 1 << 28
 
 
-def run(
+@click.command("report")
+@click.argument("words", nargs=-1, metavar="[RUN|SWEEP]...", shell_complete=complete_runs)
+@click.option(
+    "--to",
+    metavar="FILE",
+    help="HTML file to write; - for stdout. Default: in the run's directory.",
+)
+@json_option
+@click.option("--force", is_flag=True, help="Overwrite FILE even if it is not a report.")
+@click.option("--metric", metavar="NAME", help="Order several runs by this metric, e.g. eval_loss.")
+@runs_dir_option
+def command(
     words: tuple[str, ...],
     runs_dir: Path,
     *,
@@ -37,7 +49,15 @@ def run(
     force: bool,
     metric: str | None,
 ) -> None:
-    """Create the report."""
+    """Create an HTML report of a run or sweep.
+
+    The page is one HTML file that needs no network: curves, memory of every rank, restarts,
+    efficiency with what to request next time, config, environment and diagnosis. Copy it with scp
+    and open it.
+
+    RUN is an id or a prefix of it; default: the newest run. The tag of a sweep, a study, a glob, or
+    several runs are compared.
+    """
     if to is not None and as_json:
         raise UsageError("--to and --json are mutually exclusive", fix="hpctrain report --json")
     selected = _select(words, runs_dir)

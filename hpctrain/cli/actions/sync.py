@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain sync`."""
+"""`hpctrain sync`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hpctrain.cli.options import yes_option
 from hpctrain.cli.output import say
 from hpctrain.errors import UsageError
 from hpctrain.remote import sync
@@ -15,8 +16,20 @@ from hpctrain.util import text
 _SHOWN = 20
 
 
-def run(target: str | None, *, dry_run: bool, yes: bool) -> int:
-    """Show what would be sent, ask, send it, and return the exit code."""
+@click.command("sync")
+@click.argument("target", required=False, metavar="[HOST:PATH]")
+@click.option("--dry-run", is_flag=True, help="Show what would be uploaded; upload nothing.")
+@yes_option
+def command(target: str | None, *, dry_run: bool, yes: bool) -> int:
+    """Upload the project to a cluster with rsync.
+
+    The current directory goes into the directory PATH on HOST, without what .hpctrainignore and
+    hpctrain leave out. Shows what would be sent, asks, and sends it. Nothing is deleted there.
+    Without HOST:PATH, the last destination of this directory is used.
+
+    \b
+    hpctrain sync leonardo:/leonardo_work/proj_a/sft
+    """  # noqa: D301 - \b keeps click from wrapping
     project = Path.cwd()
     where = sync.destination(project, target)
     if not (yes or dry_run or sys.stdin.isatty()):

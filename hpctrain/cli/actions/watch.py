@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain watch`."""
+"""`hpctrain watch`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from hpctrain.cli import follow
+from hpctrain.cli.options import complete_runs, runs_dir_option
 from hpctrain.cli.output import print_json, say
 from hpctrain.jobs import targets
 from hpctrain.report.live import Line, paint
@@ -22,10 +23,28 @@ from hpctrain.util.text import printable
 
 #: Seconds to wait for Slurm's answer before showing only what the files contain.
 _PATIENCE_S = 2.0
+#: Seconds between two updates: the default, and the minimum.
+_INTERVAL_S, _LEAST_S = 2.0, 1.0
 _FOOT = "Ctrl-C leaves the job alone"
 
 
-def run(
+@click.command("watch")
+@click.argument("words", nargs=-1, metavar="[RUN|JOB]...", shell_complete=complete_runs)
+@click.option(
+    "--interval",
+    type=click.FloatRange(_LEAST_S),
+    default=_INTERVAL_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two reads of the files. Slurm is queried every 30 s.",
+)
+@click.option("--once", is_flag=True, help="Print the current state and exit.")
+@click.option(
+    "--exit-status", is_flag=True, help="Exit with the job's own exit code; of several, the worst."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per change.")
+@runs_dir_option
+def command(
     words: tuple[str, ...],
     runs_dir: Path,
     *,
@@ -34,7 +53,14 @@ def run(
     exit_status: bool,
     as_json: bool,
 ) -> int:
-    """Watch the runs, and return the exit code."""
+    """Show live progress, loss and GPU memory.
+
+    Also its speed, the utilization of every GPU, and whether it will finish within its time limit.
+
+    RUN is a run, the tag of a sweep, a job's id or its name. Default: the newest job of this project
+    that runs, else that is pending, else the newest run. Piped, it prints one line for each change. Ctrl-C
+    leaves the job alone.
+    """
     meant = targets.resolve(words, runs_dir) if words else [targets.newest_target(runs_dir)]
     session = WatchSession(meant, runs_dir, _verdict)
     gc.enable()

@@ -1,4 +1,4 @@
-"""The implementation of `hpctrain tune`, `tune status` and `tune best`."""
+"""`hpctrain tune`, `tune status` and `tune best`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 
 from hpctrain.cli import run_table
 from hpctrain.cli.actions import submit
+from hpctrain.cli.options import JobCommand, job_options, json_option, request, runs_dir_option
 from hpctrain.cli.output import print_json, say, show_table
 from hpctrain.config import layers
 from hpctrain.config import study as tune
@@ -132,8 +133,7 @@ def _is_gone(state: State) -> bool:
 # -- status ----------------------------------------------------------------------------------------
 
 
-def status(runs: Path, name: str | None, *, as_json: bool) -> None:
-    """Show a study."""
+def _status(runs: Path, name: str | None, *, as_json: bool) -> None:
     name, wanted, rows = _read(runs, name)
     if any(row.state == "running" for row in rows):
         with suppress(OSError, HpctrainError):  # the directory is not writable
@@ -201,8 +201,7 @@ def _as_json(row: study.Row) -> dict[str, Any]:
 # -- best ------------------------------------------------------------------------------------------
 
 
-def best(runs: Path, name: str | None, *, to: str | None, force: bool, as_json: bool) -> None:
-    """Show the best trial of a study, or write its config."""
+def _best(runs: Path, name: str | None, *, to: str | None, force: bool, as_json: bool) -> None:
     if to is not None and as_json:
         raise UsageError(
             "--to writes a config, and --json shows the trial; keep one of them",
@@ -273,3 +272,81 @@ def _read(runs: Path, name: str | None) -> tuple[str, tune.Definition, list[stud
             f"the study {name} has not started: no trial has been requested", fix="hpctrain ps"
         )
     return name, wanted, study.rows(opened)
+
+
+# -- the commands -----------------------------------------------------------------------------------
+
+#: Parameters of `submit` only.
+_NOT_OURS = ("batch_script", "help")
+
+
+class TuneCommand(JobCommand, click.Group):
+    """A group with the options of a job, which is also a command without a subcommand."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show both forms."""
+        del ctx
+        return ["[OPTIONS]", "[-- TRAINING_ARGUMENTS]", "|", "status [NAME]", "|", "best NAME"]
+
+
+@click.group("tune", cls=TuneCommand, invoke_without_command=True)
+@job_options
+@click.pass_context
+def command(ctx: click.Context, /, **parameters: Any) -> int | None:
+    """Run a hyperparameter search with Optuna.
+
+    The study is `tune:` of config.yaml: the search space, the number of trials and the metric. Each
+    trial is a task of an array with its own run. The same command again submits missing trials;
+    `hpctrain resubmit` continues runs that have failed.
+
+    \b
+    hpctrain tune --local --wait
+    hpctrain tune status NAME
+    hpctrain tune best NAME --to best.yaml
+    """  # noqa: D301 - \b keeps click from wrapping
+    if (name := ctx.invoked_subcommand) is not None:
+        typed = click.core.ParameterSource.COMMANDLINE
+        if any(ctx.get_parameter_source(each) is typed for each in ctx.params):
+            fix = f"hpctrain tune {name} --help"
+            raise UsageError(f"options before `{name}` would have no effect", fix=fix)
+        return None
+    return run(request(ctx, parameters), parameters)
+
+
+# All options of `submit`.
+command.params += [
+    each
+    for each in submit.command.params
+    if each.name not in {known.name for known in command.params} | set(_NOT_OURS)
+]
+
+
+@command.command("status", short_help="Show the trials of a study, and the best so far.")
+@click.argument("name", required=False)
+@runs_dir_option
+@json_option
+def status(name: str | None, runs_dir: Path, as_json: bool) -> None:
+    """Show the trials of a study: parameters, progress and values; and the best so far.
+
+    Default: the only study. Trials that ended without reporting it are recorded.
+    """
+    _status(runs_dir.absolute(), name, as_json=as_json)
+
+
+@command.command("best", short_help="Show the best trial, or write its config.")
+@click.argument("name", required=False)
+@click.option(
+    "--to",
+    metavar="FILE",
+    help="Write the config with the best values, and without the study; - is stdout.",
+)
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
+@runs_dir_option
+@json_option
+def best(name: str | None, to: str | None, force: bool, runs_dir: Path, as_json: bool) -> None:
+    """Show the best trial of a study, or write its config: yours, with the best values under
+    training, and without tune.
+
+    Options that were typed, such as --nodes 2, are printed, because they are in no config.
+    """
+    _best(runs_dir.absolute(), name, to=to, force=force, as_json=as_json)
