@@ -9,7 +9,7 @@ import yaml
 
 from hpctrain.explain import text
 from hpctrain.explain.model import STAGES, Certainty
-from hpctrain.explain.rules import AREAS, KNOWN_NAMES, WORD_END, FailureRule, Kind
+from hpctrain.explain.rules import AREAS, KNOWN_NAMES, WORD_END, FailureRule, Kind, RecordPattern
 
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 #: Flags in front of what is to be the beginning of a line.
@@ -18,47 +18,54 @@ _PROJECT = re.compile(r"(?m)^hpctrain (?!doctor|lint)")
 _NAME = re.compile(r"\{([^{}]*)\}")
 #: Shorter literals are in every second line.
 MIN_LENGTH = 3
-_LISTS = (
-    "lines",
-    "literals",
-    "but_not",
-    "near",
-    "unless",
-    "unless_literals",
-    "beside",
-    "masks",
-)
-_TEXTS = (
-    "id",
-    "stage",
-    "area",
-    "kind",
-    "certainty",
-    "cause",
-    "remedy",
-    "source",
-    "fact",
-    "fix",
-    "script",
-    "versions",
-)
 _NEEDED = ("id", "stage", "area", "kind", "certainty", "cause", "remedy", "source")
-_KEYS = tuple(field.name for field in fields(FailureRule))
 _ONE_OF: dict[str, tuple[str, ...]] = {
     "stage": STAGES,
     "area": AREAS,
     "kind": get_args(Kind),
     "certainty": get_args(Certainty),
+    "all": ("true", "false"),
+    "passing": ("true", "false"),
 }
 
 
+class _Strict(yaml.BaseLoader):
+    """Loads each scalar as the text that was written, and no key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            raise yaml.YAMLError(f"{sorted(twice)} given twice")
+        return super().construct_mapping(node, deep)
+
+
 def form(texts: Mapping[str, str]) -> list[str]:
-    """Return what is wrong with the form of the files, each with file, line and id."""
+    """Return what is wrong with the form of the files, each with file and id."""
     wrong: list[str] = []
-    for file in sorted(texts):
-        for place, value in _items(file, texts[file], wrong):
-            _rule(place, value, wrong)
+    for file, written in sorted(texts.items()):
+        try:
+            given = yaml.load(written, _Strict) or []  # noqa: S506 - it creates only strings
+        except yaml.YAMLError as error:
+            wrong.append(f"{file}: not YAML: {' '.join(str(error).split())}")
+            continue
+        rules = given if isinstance(given, list) else [given]
+        wrong += [f"{file}: {rule.get('id')}: {what}" for rule in rules for what in _of_keys(rule)]
     return wrong
+
+
+def _of_keys(rule: dict[str, Any], kind: type = FailureRule) -> Iterator[str]:
+    types = {field.name: str(field.type) for field in fields(kind)}
+    yield from (f"unknown key {key!r}" for key in rule if key not in types)
+    needed = _NEEDED if kind is FailureRule else ()
+    yield from (f"{key} is missing" for key in needed if not rule.get(key))
+    for key, value in rule.items():
+        if key == "record":
+            yield from _of_keys(value, RecordPattern)
+        elif types.get(key, "").startswith("tuple") != isinstance(value, list):
+            yield f"{key} must be a list, or a text"
+        elif key in _ONE_OF and value not in _ONE_OF[key] and kind is FailureRule:
+            yield f"{key} must be one of {', '.join(_ONE_OF[key])}, not {value!r}"
 
 
 def problems(
@@ -68,72 +75,48 @@ def problems(
     literals, and names of facts and fixes.
     """
     ids = [rule.id for rule in rules]
-    found = [
-        f"{rule_id}: there are {ids.count(rule_id)} rules of this id"
-        for rule_id in sorted(set(ids))
-        if ids.count(rule_id) > 1
-    ]
-    for rule in rules:
-        found += [f"{rule.id}: {what}" for what in _of_rule(rule, set(ids), facts, fixes)]
-    return found
+    return [f"{rule.id}: {what}" for rule in rules for what in _of_rule(rule, ids, facts, fixes)]
 
 
 def _of_rule(
-    rule: FailureRule, ids: set[str], facts: Collection[str], fixes: Collection[str]
+    rule: FailureRule, ids: list[str], facts: Collection[str], fixes: Collection[str]
 ) -> Iterator[str]:
-    if not _ID.match(rule.id):
-        yield "an id is lower case with dashes"
-    if rule.kind == "symptom" and rule.certainty != "likely":
-        yield "a symptom is likely"
-    if not (rule.lines or rule.record or rule.fact):
-        yield "nothing fires it: give lines, record or fact"
-    yield from (
-        f"{name!r} in masks or beside is not a rule"
-        for name in (*rule.masks, *rule.beside)
-        if name not in ids
-    )
-    if rule.id in rule.masks:
-        yield "masks itself"
-    yield from _of_script(rule)
-    if rule.fact is not None and rule.fact not in facts:
-        yield f"fact {rule.fact!r} is not in facts.FACTS"
-    if rule.fix is not None and rule.fix not in fixes:
-        yield f"fix {rule.fix!r} is not in fixes.FIXES"
+    own = rule.script or text.script_remedy(rule.remedy)
+    lost = rule.remedy.count("\n") > own.count("\n") and rule.script is None
+    is_said = rule.kind != "consequence"
     names = set(KNOWN_NAMES)
     for key in ("lines", "but_not", "near", "unless"):
         for pattern in getattr(rule, key):
             yield from _of_regex(key, pattern, names)
-    if rule.record and rule.record.reason:
-        yield from _of_regex("reason", rule.record.reason, names)
-    if rule.fact is None:  # a fact's groups are known when it is asked
-        yield from (
-            f"{name!r} in the cause is no group"
-            for name in _NAME.findall(rule.cause)
-            if name not in names
-        )
-    yield from _of_literals(rule)
-
-
-def _of_script(rule: FailureRule) -> Iterator[str]:
-    own = rule.script or text.script_remedy(rule.remedy)
-    if rule.kind == "consequence":
-        return
-    if _PROJECT.search(own):
-        yield "script: on a stranger's log, no command needs a project"
-    lost = rule.remedy.count("\n") > own.count("\n") and rule.script is None
-    if lost and not rule.id.startswith("hpctrain-"):
-        yield "script: nothing says what the remedy's command stands for in a script"
-
-
-def _of_literals(rule: FailureRule) -> Iterator[str]:
-    for key, literals in (("lines", rule.literals), ("unless", rule.unless_literals)):
-        if getattr(rule, key) and not literals:
-            yield f"{key} are given without the literals that they are searched by"
-        yield from (
-            f"literal {word!r} is shorter than {MIN_LENGTH}, or not in lower case"
-            for word in literals
-            if len(word.removesuffix(WORD_END)) < MIN_LENGTH or word != word.lower()
-        )
+    # A fact's groups are known when it is asked.
+    unknown = [] if rule.fact else [n for n in _NAME.findall(rule.cause) if n not in names]
+    named = [name for name in (*rule.masks, *rule.beside) if name not in ids or name == rule.id]
+    short = [
+        word
+        for word in (*rule.literals, *rule.unless_literals)
+        if len(word.removesuffix(WORD_END)) < MIN_LENGTH or word != word.lower()
+    ]
+    wrong = {
+        "there are several rules of this id": ids.count(rule.id) > 1,
+        "an id is lower case with dashes": not _ID.match(rule.id),
+        "a symptom is likely": rule.kind == "symptom" and rule.certainty != "likely",
+        "nothing fires it: give lines, record or fact": not (
+            rule.lines or rule.record or rule.fact
+        ),
+        f"{named} in masks or beside are no other rules": named,
+        f"fact {rule.fact!r} is not in facts.FACTS": rule.fact and rule.fact not in facts,
+        f"fix {rule.fix!r} is not in fixes.FIXES": rule.fix and rule.fix not in fixes,
+        f"{unknown} in the cause are no groups": unknown,
+        "lines are given without the literals that they are searched by": bool(rule.lines)
+        > bool(rule.literals),
+        "unless is given without literals": bool(rule.unless) > bool(rule.unless_literals),
+        f"literals {short} are shorter than {MIN_LENGTH}, or not in lower case": short,
+        "script: on a stranger's log, no command needs a project": is_said and _PROJECT.search(own),
+        "script: nothing says what the remedy's command stands for in a script": is_said
+        and lost
+        and not rule.id.startswith("hpctrain-"),
+    }
+    yield from (what for what, is_wrong in wrong.items() if is_wrong)
 
 
 def _of_regex(key: str, pattern: str, names: set[str]) -> Iterator[str]:
@@ -145,82 +128,4 @@ def _of_regex(key: str, pattern: str, names: set[str]) -> Iterator[str]:
     if re.search(pattern, ""):
         yield f"{key}: {pattern!r} matches an empty line"
     if key in ("lines", "unless") and _FLAGS.match(pattern):
-        yield (
-            f"{key}: {pattern!r} is not tried behind a rank's label, because it does not begin with"
-            " '^'; write '^(?i:…)'"
-        )
-
-
-def _items(file: str, text: str, wrong: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield place and value of each rule of a file; every scalar is the text that was written."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        wrong.append(f"{file}: not YAML: {' '.join(str(error).split())}")
-        return
-    if node is None:
-        return
-    if not isinstance(node, yaml.SequenceNode):
-        wrong.append(f"{file}: must be a list of rules")
-        return
-    for item in node.value:
-        place = f"{file}:{item.start_mark.line + 1}"
-        value = _plain(item, place, wrong)
-        if isinstance(value, dict):
-            yield place, value
-        else:
-            wrong.append(f"{place}: a rule is a mapping")
-
-
-def _plain(node: yaml.Node, place: str, wrong: list[str]) -> Any:
-    if isinstance(node, yaml.ScalarNode):
-        return str(node.value)
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, place, wrong) for item in node.value]
-    built: dict[str, Any] = {}
-    for key, value in node.value:
-        if key.value in built:
-            wrong.append(f"{place}: {key.value!r} is given twice")
-        built[key.value] = _plain(value, place, wrong)
-    return built
-
-
-def _rule(place: str, value: dict[str, Any], wrong: list[str]) -> None:
-    place = f"{place}: {value.get('id', '?')}"
-    wrong += [f"{place}: unknown key {key!r}" for key in value if key not in _KEYS]
-    wrong += [f"{place}: {key} is missing" for key in _NEEDED if not value.get(key)]
-    for key in _TEXTS:
-        if key in value and not isinstance(value[key], str):
-            wrong.append(f"{place}: {key} must be a text")
-        elif key in _ONE_OF and key in value and value[key] not in _ONE_OF[key]:
-            wrong.append(
-                f"{place}: {key} must be one of {', '.join(_ONE_OF[key])}, not {value[key]!r}"
-            )
-    for key in _LISTS:
-        if key in value and not _is_list(value[key]):
-            wrong.append(f"{place}: {key} must be a list of texts")
-    for key in ("all", "passing"):
-        if value.get(key, "false") not in ("true", "false"):
-            wrong.append(f"{place}: {key} must be true or false")
-    if "record" in value:
-        _record(place, value["record"], wrong)
-
-
-def _record(place: str, value: Any, wrong: list[str]) -> None:
-    if not isinstance(value, dict):
-        wrong.append(f"{place}: record must be a mapping")
-        return
-    wrong += [
-        f"{place}: unknown key {key!r} in record"
-        for key in value
-        if key not in ("state", "exit_code", "reason")
-    ]
-    for key in ("state", "exit_code"):
-        if not _is_list(value.get(key, [])):
-            wrong.append(f"{place}: record's {key} must be a list of texts")
-    if not value:
-        wrong.append(f"{place}: record is empty")
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+        yield f"{key}: {pattern!r} is not tried behind a rank's label; write '^(?i:…)'"
