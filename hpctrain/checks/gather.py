@@ -205,12 +205,10 @@ def _syntax(where: PathFacts, spec: JobSpec, python: PythonFacts | None) -> str 
 
 def _python(spec: JobSpec, look: Look) -> PythonFacts | None:
     """Return the environment that the job activates; None if it names none."""
-    if spec.venv is not None:
-        return _environment("venv", spec.venv, look(spec.venv))
-    if spec.uv is not None:
-        return _environment("uv", spec.uv, look(f"{spec.uv}/.venv"))
-    if spec.pixi is not None:
-        return _environment("pixi", spec.pixi, look(f"{spec.pixi}/.pixi/envs/default"))
+    for kind, below in (("venv", "."), ("uv", ".venv"), ("pixi", ".pixi/envs/default")):
+        said = getattr(spec, kind)
+        if said is not None:
+            return _environment(kind, said, look(f"{said}/{below}"))
     if spec.conda is not None:
         prefix = _conda_prefix(spec.conda)
         return _environment("conda", spec.conda, look(str(prefix)) if prefix else None)

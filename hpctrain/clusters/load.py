@@ -220,9 +220,7 @@ def _source(document: yaml12.YamlDocument, path: Path) -> ProfileSource:
             if "value" in value and value.keys() <= {"value", *_ANNOTATION}:
                 return strip(value["value"], (*raw, "value"), at, above)
             value = {key: item for key, item in value.items() if key not in _ANNOTATION}
-        if isinstance(value, dict):
-            if not value:
-                source.origins[at] = above
+        if isinstance(value, dict) and value:
             return {key: strip(item, (*raw, key), (*at, key), above) for key, item in value.items()}
         source.origins[at] = above
         if not isinstance(value, list):

@@ -23,7 +23,7 @@ from hpctrain.doctor import environment
 from hpctrain.doctor.environment import last_lines, run_limited
 from hpctrain.doctor.environment_evaluation import problem, result
 from hpctrain.doctor.facts import DoctorContext, ProbeResult
-from hpctrain.errors import HpctrainError, SchedulerError
+from hpctrain.errors import SchedulerError
 from hpctrain.finding import Finding
 from hpctrain.util import process, shell
 from hpctrain.util.file_systems import file_system, quota_of
@@ -96,56 +96,48 @@ def _kill_children() -> None:
 
 def slurm(context: DoctorContext) -> list[ProbeResult]:
     """Report the cluster profile, and check whether Slurm answers and the user has an account."""
-    if shutil.which("sinfo") is None:
-        words = "sinfo is not on PATH: jobs run locally"
-        return [_cluster(context, None), result("slurm", words, unknown=True)]
-    live, version = LiveCluster(), None
-    try:
-        version = run_limited(["sinfo", "--version"], timeout=10).stdout.strip() or None
+    live, words, found = LiveCluster(), "sinfo is not on PATH: jobs run locally", list[Finding]()
+    is_there = shutil.which("sinfo") is not None
+    if is_there:
         live = discover.discover(timeout=20.0)
-        silent = [*live.silent, "sinfo lists no partition"][0] if not live.partitions else None
-    except HpctrainError as error:
-        silent = error.details[-1].strip() if error.details else error.what
-    profile = _cluster(context, live.cluster_name)
-    if silent is not None:
+        version = "Slurm {}.{:02}".format(*live.version) if live.version else "Slurm"
+        accounts = "unknown" if live.accounts is None else ", ".join(live.accounts) or "none"
+        words = f"{version}, {count(len(live.partitions or ()), 'partition')}"
+        words += f"; your accounts: {accounts}"
+    if is_there and not live.partitions:
+        words = "Slurm does not answer"
         no_answer = problem(
             "doctor-slurm-silent",
             "Slurm does not answer",
-            evidence=f"its output: {silent}",
+            evidence=f"its output: {[*live.silent, 'sinfo lists no partition'][0]}",
             reason="no job can be submitted",
             fix="sinfo",
         )
-        return [profile, result("slurm", "Slurm does not answer", [no_answer])]
-    words = f"{version}, {count(len(live.partitions or ()), 'partition')}"
-    accounts = ", ".join(live.accounts or ("none",))
-    words += f"; your accounts: {'unknown' if live.accounts is None else accounts}"
-    no_account = problem(
-        "doctor-no-account",
-        "you have no Slurm account",
-        level="warning",
-        evidence="sacctmgr show user withassoc",
-        reason="where accounts are enforced, sbatch refuses every job",
-        fix=context.profile.account.list_command or "sacctmgr show user $USER withassoc",
-    )
-    return [profile, result("slurm", words, [no_account] if live.accounts == () else [])]
-
-
-def _cluster(context: DoctorContext, cluster_name: str | None) -> ProbeResult:
+        found.append(no_answer)
+    elif live.accounts == ():
+        no_account = problem(
+            "doctor-no-account",
+            "you have no Slurm account",
+            level="warning",
+            evidence="sacctmgr show user withassoc",
+            reason="where accounts are enforced, sbatch refuses every job",
+            fix=context.profile.account.list_command or "sacctmgr show user $USER withassoc",
+        )
+        found.append(no_account)
+    shape, profile = context.shape, context.profile
     if context.cluster is None:
         hosts = (os.uname().nodename,)
-        detected = list(load.detect(os.environ, cluster_name=cluster_name, hosts=hosts))
-        words = "no profile for this machine: nothing is compared with a cluster's nodes"
-        if detected:
-            words = (
-                f"no `cluster:` in the config; this machine looks like {' or '.join(detected)}:"
-                f" --cluster {detected[0]}"
-            )
-        return result("cluster", words, unknown=True)
-    shape, words = context.shape, f"{context.profile.name}: {context.profile.title}"
-    if shape is not None:
-        kind = f" {shape.gpu}" if shape.gpu else ""
-        words += f"; nodes with {count(shape.gpus, 'GPU')}{kind}"
-    return result("cluster", words)
+        names = load.detect(os.environ, cluster_name=live.cluster_name, hosts=hosts)
+        of_profile = f"no profile is named; this machine looks like: {', '.join(names) or 'none'}"
+        of_profile += f": --cluster {names[0]}" if names else ""
+    else:
+        of_profile = f"{profile.name}: {profile.title}"
+        nodes = f"; nodes with {count(shape.gpus, 'GPU')} {shape.gpu or ''}" if shape else ""
+        of_profile += nodes.rstrip()
+    return [
+        result("cluster", of_profile, unknown=context.cluster is None),
+        result("slurm", words, found, unknown=not is_there),
+    ]
 
 
 #: Free space below this does not fit the next checkpoint of a small model.
@@ -156,14 +148,13 @@ _NEAR = 0.9
 
 def quotas(context: DoctorContext) -> list[ProbeResult]:
     """Check free space and quotas where the job writes."""
-    found, parts = list[Finding](), list[str]()
+    found, parts = dict[Finding, None](), list[str]()
     for name, path in (("the job's directory", context.spec.chdir), ("home", str(Path.home()))):
         system = file_system(path)
-        if system is None:
-            parts.append(f"{name}: unknown")
-            continue
-        parts.append(f"{name} ({system.kind}): {size(system.free)} free")
-        if system.free < _LITTLE_BYTES and system.kind != "ramfs":
+        parts.append(
+            f"{name}: {size(system.free) if system else 'an unknown number of bytes'} free"
+        )
+        if system is not None and system.free < _LITTLE_BYTES and system.kind != "ramfs":
             little = problem(
                 "doctor-disk-full",
                 f"only {size(system.free)} are free in {name} ({path})",
@@ -172,14 +163,13 @@ def quotas(context: DoctorContext) -> list[ProbeResult]:
                 reason="a checkpoint or a cache that does not fit ends the job",
                 fix=f"df -h {shell.quote(path)}",
             )
-            found.append(little)
-        quota = quota_of(system)
-        if quota is None:
+            found[little] = None
+        quota = quota_of(system) if system is not None else None
+        if system is None or quota is None:
             continue
-        files = f"{quota.files:,} of {count(quota.files_limit, 'file')}"
         for used, limit, words in (
             (quota.used, quota.limit, f"{size(quota.used)} of {size(quota.limit)}"),
-            (quota.files, quota.files_limit, files),
+            (quota.files, quota.files_limit, f"{quota.files:,} of {quota.files_limit:,} files"),
         ):
             parts += [f"quota of {name}: {words}"] if limit else []
             if limit and used >= _NEAR * limit:
@@ -191,8 +181,8 @@ def quotas(context: DoctorContext) -> list[ProbeResult]:
                     reason="at the limit every write of the job fails",
                     fix="du -sh ~/.cache ~/.conda",
                 )
-                found.append(near)
-    return [result("quotas", "; ".join(parts), dict.fromkeys(found))]
+                found[near] = None
+    return [result("quotas", "; ".join(parts), found)]
 
 
 # -- modules ---------------------------------------------------------------------------------------
@@ -341,15 +331,14 @@ def _not_started(step: str, said: tuple[str, ...], context: DoctorContext) -> Fi
 
 
 def _nothing_to_try(context: DoctorContext) -> str | None:
-    spec = context.spec
+    spec, named = context.spec, Arguments(context.spec)
+    missing = [what for what, option in _INPUTS.items() if named.get(option) is None]
     if context.quick:
         return "--quick"
     if spec.container is not None:
         return "the training runs in a container"
-    named = Arguments(spec)
     if not named.ours:
         return f"only hpctrain's own training is, not {spec.script or spec.template}"
-    missing = [what for what, option in _INPUTS.items() if named.get(option) is None]
     if missing and not named.incomplete:
         return f"the job names {' and '.join(f'no {what}' for what in missing)} yet"
     return None

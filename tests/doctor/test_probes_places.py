@@ -190,14 +190,13 @@ def test_slurm_and_the_accounts(
     word: str,
     id_: str | None,
 ) -> None:
-    Answer(monkeypatch).stdout = "slurm 22.05.8\n"
     monkeypatch.setattr(login.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(login.discover, "discover", lambda timeout: live)
     profile, found = login.slurm(context(cluster=cluster()))
     assert (found.word, [finding.id for finding in found.findings]) == (word, [id_] if id_ else [])
     assert profile.sentence == "x: X; nodes with 4 GPUs A100"
     if live is LIVE:
-        assert found.sentence == "slurm 22.05.8, 2 partitions; your accounts: p1, p2"
+        assert found.sentence == "Slurm, 2 partitions; your accounts: p1, p2"
 
 
 def test_without_slurm_the_clusters_that_match_are_named(

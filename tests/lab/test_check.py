@@ -52,6 +52,8 @@ WRONG = [
 
 @pytest.fixture
 def typist(tmp_path: Path, lab_env: dict[str, str]) -> Typist:
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    (tmp_path / "config.yaml").write_text("script: train.py\nlauncher: torchrun\n")
     return Typist(tmp_path, lab_env)
 
 

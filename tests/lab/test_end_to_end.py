@@ -3,17 +3,15 @@ and are killed for their memory.
 """
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from hpctrain.memory.sample import Sample, parse_line
-from tests.lab.typist import HPCTRAIN
+from tests.lab.typist import HPCTRAIN, Typist
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -30,34 +28,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-class User:
-    """Somebody at the keyboard in a project directory."""
-
-    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
-        self.directory = directory
-        self.environment = {
-            **environment,
-            **ON_CPU,
-            "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"],
-        }
-        self.environment["PATH"] = f"{Path(sys.executable).parent}:{self.environment['PATH']}"
+class User(Typist):
+    """Somebody whose commands succeed."""
 
     def type(
         self, *words: str, code: int | None = 0, **more: str
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            words,
-            cwd=self.directory,
-            env={**self.environment, **more},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            stdin=subprocess.DEVNULL,
-        )
-        assert code is None or done.returncode == code, (
-            f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        )
-        return done
+        return super().type(*words, code=code, **more)
 
     def sbatch(self, *words: str) -> str:
         return self.type("sbatch", "--parsable", *words).stdout.strip()

@@ -1,7 +1,6 @@
 """docs/tutorial.md and the README's quick start, typed as they are written, on a real Slurm."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.typist import HPCTRAIN
+from tests.lab.typist import HPCTRAIN, Typist
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.extended, pytest.mark.torch]
@@ -38,31 +37,12 @@ def sections(page: Path) -> dict[str, list[str]]:
     return found
 
 
-class Newcomer:
+class Newcomer(Typist):
     """Somebody who follows a page in an empty directory."""
 
-    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
-        self.directory = directory
-        self.environment = {
-            **environment,
-            "ACCELERATE_USE_CPU": "true",
-            "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"],
-            "PATH": f"{Path(HPCTRAIN).parent}:{environment['PATH']}",
-            "VIRTUAL_ENV": str(Path(sys.executable).parents[1]),
-        }
-
-    def type(self, line: str) -> str:
-        done = subprocess.run(
-            ["bash", "-c", line],
-            cwd=self.directory,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            stdin=subprocess.DEVNULL,
-        )
-        assert done.returncode == 0, f"{line}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout
+    def line(self, line: str) -> str:
+        venv = str(Path(sys.executable).parents[1])
+        return self.type("bash", "-c", line, code=0, VIRTUAL_ENV=venv).stdout
 
     def follow(self, line: str) -> None:
         """Type a line of the page: its placeholders are the newest run, one GPU is enough, and what
@@ -74,15 +54,15 @@ class Newcomer:
         if re.search(r"\b(RUN|TAG)\b", line):
             newest = self.runs()[0]
             line = line.replace("RUN", newest["id"]).replace("TAG", newest["tag"])
-        self.type(line)
+        self.line(line)
         if line.startswith("hpctrain submit") and "--dry-run" not in line:
             # By its name: without one, watch takes the newest running job, and others run jobs here.
-            self.type(f"hpctrain watch {self.runs()[0]['id']}")
+            self.line(f"hpctrain watch {self.runs()[0]['id']}")
             assert self.runs()[0]["state"] == "completed"
 
     def runs(self) -> list[dict[str, str]]:
         """Return the runs, the newest first."""
-        found: list[dict[str, str]] = json.loads(self.type("hpctrain runs list --json"))["runs"]
+        found: list[dict[str, str]] = json.loads(self.line("hpctrain runs list --json"))["runs"]
         return sorted(found, key=lambda run: run["created"], reverse=True)
 
     def configure(self, training: str) -> None:
@@ -95,7 +75,7 @@ class Newcomer:
         """Cancel the newest run once it has a step, and wait for its end."""
         run = self.runs()[0]["id"]
         wait_until(lambda: (self.runs()[0]["last_step"] or 0) >= 1, "a step is logged")
-        self.type(f"hpctrain cancel {run}")
+        self.line(f"hpctrain cancel {run}")
         wait_until(lambda: self.runs()[0]["state"] not in ("running", "pending"), "it has ended")
 
 
@@ -110,12 +90,12 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def newcomer(demo: Path, tmp_path: Path, lab_env: dict[str, str]) -> Iterator[Newcomer]:
     made = Newcomer(tmp_path, lab_env)
     shutil.copytree(demo, tmp_path / "demo")
-    made.type("hpctrain init --yes --account proj_b --partition boost_usr_prod")
+    made.line("hpctrain init --yes --account proj_b --partition boost_usr_prod")
     made.configure(FEW_STEPS)
     yield made
     for run in made.runs():  # not all jobs: others test in this lab too
         if run["state"] in ("pending", "running"):
-            made.type(f"hpctrain cancel {run['id']}")
+            made.line(f"hpctrain cancel {run['id']}")
 
 
 TUTORIAL = sections(ROOT / "docs" / "tutorial.md")
@@ -139,15 +119,15 @@ def test_a_section_of_the_tutorial(newcomer: Newcomer, number: int) -> None:
 def test_stopping_and_resuming_of_the_tutorial(newcomer: Newcomer) -> None:
     newcomer.configure(FEW_STEPS.replace("max_steps: 2", "max_steps: 2000"))
     (title,) = [title for title in TUTORIAL if title.startswith("8. ")]
-    newcomer.type("hpctrain submit")
+    newcomer.line("hpctrain submit")
     for line in TUTORIAL[title]:
         if line == AFTER_A_FAILURE:
             continue
         run = newcomer.runs()[0]["id"]
         newcomer.stop()
-        newcomer.type(line.replace("RUN", run).replace("--gpus 4", "--gpus 1"))
+        newcomer.line(line.replace("RUN", run).replace("--gpus 4", "--gpus 1"))
         if "runs show" in line:
-            newcomer.type(f"hpctrain resubmit {run}")
+            newcomer.line(f"hpctrain resubmit {run}")
     newcomer.stop()
 
 

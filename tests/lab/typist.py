@@ -11,24 +11,35 @@ HPCTRAIN = str(Path(sys.executable).with_name("hpctrain"))
 
 
 class Typist:
-    """Somebody at the keyboard of a login node."""
+    """Somebody at the keyboard of a login node. The lab's GPUs are files that only Slurm counts, so
+    that the training uses the CPU.
+    """
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
         self.directory = directory
-        self.environment = {**environment, "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"]}
-        (directory / "train.py").write_text("print('trained')\n")
-        (directory / "config.yaml").write_text("script: train.py\nlauncher: torchrun\n")
+        self.environment = {
+            **environment,
+            "ACCELERATE_USE_CPU": "true",
+            "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"],
+            "PATH": f"{Path(HPCTRAIN).parent}:{environment['PATH']}",
+        }
 
-    def type(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def type(
+        self, *words: str, code: int | None = None, **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Type a command, whose exit code must be `code`; None: any."""
+        done = subprocess.run(
             words,
             cwd=self.directory,
-            env=self.environment,
+            env={**self.environment, **more},
             capture_output=True,
             text=True,
             timeout=600,
             stdin=subprocess.DEVNULL,
         )
+        said = f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert code is None or done.returncode == code, said
+        return done
 
     def check(self, *words: str) -> dict[str, Any]:
         done = self.type(HPCTRAIN, "check", "--json", *words)

@@ -133,7 +133,7 @@ def test_a_run_that_is_not_done_is_told_what_all_of_it_takes() -> None:
 @pytest.mark.parametrize("state", ["FAILED", "TIMEOUT", "CANCELLED"])
 def test_a_job_that_ended_before_its_first_step_says_nothing_of_the_next_one(state: str) -> None:
     past = History(starts=(start(0, AT),))
-    steps = (StepUsage(name="0", n_tasks=8, max_rss_bytes=10 * GIB, cpu_s=60.0),)
+    steps = (StepUsage(name="0", n_tasks=8, max_rss_bytes=10 * GIB),)
     assert efficiency.of([account(steps=steps)], past).next
     assert efficiency.of([account(state=state, steps=steps)], past).next == ()
 

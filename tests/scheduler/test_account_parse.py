@@ -76,9 +76,6 @@ def test_every_version_is_read(version: str) -> None:
             n_tasks=2,
             nodes="node[1-2]",
             max_rss_bytes=2708 * 1024,
-            max_rss_node="node2",
-            max_rss_task=1,
-            cpu_s=62,
         ),
     )
     assert account.max_rss_bytes == 2708 * 1024

@@ -140,10 +140,11 @@ def gpu_name(case: Case) -> str | None:
     """Return the name of the job's GPU: the requested MIG slice, else from the profile, Slurm, or
     the requested type; None: unknown.
     """
-    live = next((kind for group in case.live_nodes for kind, _ in group.gpus if kind), None)
-    known = case.shape.gpu if case.shape is not None else None
-    asked = case.spec.gpu_type
-    return asked if asked and gpus.is_part(asked) else known or live or asked
+    kinds = [kind for group in case.live_nodes for kind, _ in group.gpus if kind]
+    known, asked = case.of_nodes("gpu"), case.spec.gpu_type
+    if asked and gpus.is_part(asked):
+        return asked
+    return known.value if known is not None else [*kinds, asked][0]
 
 
 def gpu_bytes(case: Case) -> Fact[int] | None:
@@ -388,15 +389,13 @@ def memory_given(case: Case) -> Fact[int] | None:
     if asked.size is not None:
         return Fact(asked.size, "own", asked.said) if asked.size else case.node("memory")
     known, live, cores = case.profile.memory, case.live_partition, case.spec.cores_per_task
+    if live is not None and (live.default_memory_per_node or live.default_memory_per_cpu):
+        known = known.replace(
+            default_per_cpu=live.default_memory_per_cpu,
+            default_per_node=live.default_memory_per_node,
+        )
     per_node = case.fact(known.default_per_node, "memory", "default_per_node")
     per_cpu = case.fact(known.default_per_cpu, "memory", "default_per_cpu")
-    if live is not None and (live.default_memory_per_node or live.default_memory_per_cpu):
-        source = "scontrol show partition"
-        per_node = per_cpu = None
-        if live.default_memory_per_node is not None:
-            per_node = Fact(live.default_memory_per_node, "live", f"{source}: DefMemPerNode")
-        if live.default_memory_per_cpu is not None:
-            per_cpu = Fact(live.default_memory_per_cpu, "live", f"{source}: DefMemPerCPU")
     if per_cpu is None or per_node is not None:
         return per_node
     cores *= case.spec.tasks_per_node

@@ -50,9 +50,6 @@ FIELDS = (
     "AllocTRES",
     "ReqTRES",
     "MaxRSS",
-    "MaxRSSNode",
-    "MaxRSSTask",
-    "TotalCPU",
     "FailedNode",  # 23.02
     "Restarts",  # 24.11
     "Reason",  # 20.11
@@ -81,9 +78,7 @@ class StepUsage:
 
     Attributes:
         name: the part of its id after the dot: `0`, `batch`, `extern`.
-        max_rss_bytes: the largest sampled memory of one task; `max_rss_node`, `max_rss_task`
-            identify the task.
-        cpu_s: CPU seconds of all its tasks.
+        max_rss_bytes: the largest sampled memory of one task.
     """
 
     name: str
@@ -94,9 +89,6 @@ class StepUsage:
     n_tasks: int | None = None
     nodes: str | None = None
     max_rss_bytes: int | None = None
-    max_rss_node: str | None = None
-    max_rss_task: int | None = None
-    cpu_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,9 +409,6 @@ def _step(name: str, row: Mapping[str, str]) -> StepUsage:
         n_tasks=integer(row["NTasks"]),
         nodes=known(row["NodeList"]),
         max_rss_bytes=size_of(row["MaxRSS"]) or None,  # 0: it ended before the first sample
-        max_rss_node=known(row["MaxRSSNode"]),
-        max_rss_task=integer(row["MaxRSSTask"]),
-        cpu_s=units.parse_reported_time(row["TotalCPU"]),
     )
 
 
