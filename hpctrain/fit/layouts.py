@@ -70,6 +70,7 @@ class LayoutEstimate:
     Attributes:
         shape: the model.
         site: the available resources.
+        factor: measured memory of a known run divided by the formula's, for torch's allocator.
         tokens_per_s: of all processes; None if the GPU is unknown.
         seconds: of the whole training; None if its size is unknown.
         gpus_paid: charged GPUs; with whole nodes, all of theirs.
@@ -78,6 +79,7 @@ class LayoutEstimate:
     shape: ModelShape
     layout: Layout
     site: Site
+    factor: float = 1.0
     tokens_per_s: float | None = None
     speed: speed.SpeedEstimate | None = None
     seconds: float | None = None
@@ -90,8 +92,9 @@ class LayoutEstimate:
 
     @property
     def total(self) -> int:
-        """Bytes of each GPU."""
-        return self.memory.total
+        """Bytes of each GPU, corrected by `factor`."""
+        context = self.memory.context
+        return context + round((self.memory.total - context) * self.factor)
 
     @property
     def fits(self) -> bool:

@@ -79,7 +79,9 @@ def beside(record: Mapping[str, Any]) -> list[Beside]:
     rows = []
     for name, before, after in _QUANTITIES:
         predicted, measured = (
-            value if stored.fits(value, float) and value >= 0 else None
+            value
+            if isinstance(value, int | float) and stored.fits(value, float) and value >= 0
+            else None
             for value in (
                 (record.get("predicted") or {}).get(before),
                 (record.get("measured") or {}).get(after),
