@@ -1,10 +1,9 @@
 """`hpctrain lint` as it is typed: outputs, exit codes, repairs, refusals."""
 
+import io
 import json
 import re
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,25 +87,11 @@ def test_json(desk: Desk) -> None:
     assert said.code == 1
 
 
-@pytest.mark.slow
-def test_stdin(desk: Desk) -> None:
-    hpctrain = Path(sys.executable).with_name("hpctrain")
-    done = subprocess.run(
-        [hpctrain, "lint", "--json", "-"],
-        input=BAD.encode(),
-        capture_output=True,
-        cwd=desk.directory,
-    )
-    assert {finding["file"] for finding in json.loads(done.stdout)["findings"]} == {"-"}
-    assert done.returncode == 1
-    refused = subprocess.run(
-        [hpctrain, "lint", "--fix", "-"],
-        input=BAD.encode(),
-        capture_output=True,
-        cwd=desk.directory,
-    )
-    assert refused.returncode == 2
-    assert refused.stderr.decode().endswith("hint: use --diff\n")
+def test_stdin(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(BAD.encode())))
+    document = json.loads(desk.run("lint", "--json", "-").out)
+    assert {finding["file"] for finding in document["findings"]} == {"-"}
+    assert "--fix cannot write to stdin" in desk.refused("lint", "--fix", "-").err
 
 
 def test_a_directory_is_searched_for_batch_scripts(desk: Desk) -> None:
@@ -211,12 +196,6 @@ def test_diff_shows_and_writes_nothing(desk: Desk) -> None:
     assert (said.code, said.out) == (0, "")
 
 
-def test_only_the_selected_repairs_are_made(desk: Desk) -> None:
-    script = desk.write("job.sbatch", BAD)
-    desk.run("lint", "--fix", "--select", "pythonbuffered", "job.sbatch")
-    assert script.read_text() == BAD.replace("PYTHONBUFFERED", "PYTHONUNBUFFERED")
-
-
 def test_a_script_of_hpctrain_is_made_again_and_not_edited(desk: Desk) -> None:
     rendered = desk.run("render", "--time", "10").out.strip()
     script = Path(rendered)
@@ -228,17 +207,15 @@ def test_a_script_of_hpctrain_is_made_again_and_not_edited(desk: Desk) -> None:
     assert desk.run("lint", "--diff", str(script)).out == ""
 
 
-def test_no_output_shows_a_secret(desk: Desk) -> None:
-    token = "hf_" + "aB3dE5gH7jK9" * 3
-    desk.write(
-        "job.sbatch",
-        f"#!/bin/bash\n#SBATCH --time=1\nexport HF_TOKEN={token} PYTHONBUFFERED=1 PET_X={token}\n",
-    )
-    for options in ((), ("--json",)):
-        said = desk.run("lint", *options, "job.sbatch")
-        assert said.code == 1
-        assert token not in said.out + said.err
-        assert "hf_" in said.out
+@pytest.mark.parametrize("option", ["--level=error", "--json", "--explain", "--explain --json"])
+def test_no_output_shows_a_secret(option: str, desk: Desk) -> None:
+    token, key = "hf_" + "aB3dE5gH7jK9" * 3, "0123456789abcdef" * 2 + "01234567"
+    head = "#!/bin/bash\n#SBATCH --time=1\n"
+    desk.write("job.sh", f"{head}export HF_TOKEN={token} PET_X={token}\nWANDB_API_KEY={key}\n")
+    said = desk.run("lint", *option.split(), "job.sh")
+    assert token not in said.out + said.err
+    assert key not in said.out + said.err
+    assert "secret-in-script" in said.out, "lint has read the script as it is"
 
 
 def test_the_pre_commit_hook() -> None:
@@ -263,15 +240,6 @@ FOREIGN = """\
 srun torchrun --nnodes 2 --node_rank $SLURM_NODEID \\
     --nproc_per_node 4 train.py
 """
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.parent.name)
-def test_a_page_has_every_line_of_the_script(golden: Path, desk: Desk) -> None:
-    said = desk.run("lint", "--explain", str(golden))
-    assert "does not know" not in said.err
-    flat = re.sub(r"\s+", "", said.out)
-    assert all(re.sub(r"\s+", "", line) in flat for line in golden.read_text().splitlines())
 
 
 def test_a_foreign_script_with_its_findings(desk: Desk) -> None:
@@ -312,10 +280,8 @@ def test_a_script_cannot_move_the_cursor(desk: Desk) -> None:
     assert "\\x1b[31mred" in out
 
 
-def test_what_cannot_be_explained_is_refused(desk: Desk) -> None:
+def test_one_script_is_explained(desk: Desk) -> None:
     desk.write("mine.sbatch", FOREIGN)
-    said = desk.refused("lint", "--explain", "nine.sbatch")
-    assert "error: cannot read nine.sbatch: no such file or directory" in said.lines
     desk.write("other.sbatch", FOREIGN)
     assert "takes one file" in desk.refused("lint", "--explain", ".").err
 
@@ -340,19 +306,3 @@ def test_render_explain_takes_no_file(desk: Desk) -> None:
     said = desk.refused("render", "--explain", "--to", "x.sbatch")
     assert "--explain writes no file" in said.err
     assert said.lines[-1] == "fix: hpctrain render --explain"
-    assert "must be between 0 and 64" in desk.refused("render", "--explain", "--gpus", "65").err
-
-
-@pytest.mark.parametrize("options", [(), ("--json",), ("--sources",)])
-def test_no_token_is_shown(options: tuple[str, ...], desk: Desk) -> None:
-    tokens = {
-        "WANDB_API_KEY": "0123456789abcdef" * 2 + "01234567",
-        "HF_TOKEN": "hf_" + "aB3dE6gH9jK2" * 3,
-    }
-    exports = "".join(f"export {name}={value}\n" for name, value in tokens.items())
-    desk.write("job.sh", f"#!/bin/bash\n{exports}srun python train.py\n")
-    said = desk.run("lint", "--explain", *options, "job.sh")
-    assert said.code == 0
-    assert not any(value in said.out + said.err for value in tokens.values())
-    assert "WANDB_API_KEY=012" in said.out, "the line stays, cut"
-    assert "secret-in-script" in said.out, "lint has read the script as it is"

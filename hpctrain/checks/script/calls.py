@@ -232,8 +232,7 @@ def _launcher_option(launch: LauncherCall, word: ShellWord) -> str:
     name = name.replace("-", "_")
     launch.words[name] = word
     launch.options[name] = _rest(word, word.text.index("=") + 1) if equals else None
-    following = launch.rest[0] if launch.rest else None
-    option = following is None or (following.is_literal and following.text.startswith("-"))
-    if not equals and name not in _FLAGS and not option:
+    options = launch.rest[:1] and launch.rest[0].is_literal and launch.rest[0].text.startswith("-")
+    if not equals and name not in _FLAGS and launch.rest and not options:
         launch.options[name] = launch.rest.pop(0)
     return name if not equals else ""

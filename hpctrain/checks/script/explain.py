@@ -156,12 +156,10 @@ class _Explainer:
         line, said = self.lines[option.line - 1], explanations.DIRECTIVES.get(option.name)
         alone = sum(one.line == option.line for one in self.facts.block.every) == 1
         what = f"--{option.name}" + (f"={option.value}" if option.value is not None else "")
-        note = WordMeaning("" if alone else what, _UNKNOWN.format(option.name), known=False)
-        if said is not None:
-            why = self._fill(said, option.value or "")
-            note = WordMeaning("" if alone else what, why, said.source)
-            line.section = line.section or said.section or ""
-        line.notes.append(note)
+        why = self._fill(said, option.value or "") if said else _UNKNOWN.format(option.name)
+        source = said.source if said else None
+        line.notes.append(WordMeaning("" if alone else what, why, source, known=said is not None))
+        line.section = line.section or (said and said.section) or ""
 
     def _call(self, call: OptionCall, program: str) -> None:
         """Explain the options of a call, each on its line."""
@@ -176,11 +174,10 @@ class _Explainer:
             end = value.end if value is not None and follows else word.end
             what = " ".join(self.facts.text[word.start : end].split())
             said = table.get(_LETTERS.get(name, name.replace("_", "-")))
-            note = WordMeaning(what, f"hpctrain has no description of it; see: {page}", known=False)
+            why = f"hpctrain has no description of it; see: {page}"
             if said is not None:
-                count = call.number(name)
-                text = value.text if value is not None else ""
-                note = WordMeaning(what, self._fill(said, text, count), said.source)
+                why = self._fill(said, value.text if value is not None else "", call.number(name))
+            note = WordMeaning(what, why, said.source if said else None, known=said is not None)
             notes = self.lines[self._at(word.start)].notes
             if what.startswith("-") and note not in notes:  # else it comes from a variable
                 notes.append(note)
@@ -242,7 +239,7 @@ def _in_words(reading: str, value: str) -> str:
     said = explanations.VALUES.get(reading, {}).get(value)
     if reading in _NOUNS and words.is_number(value):
         said = words.count(int(value), _NOUNS[reading])
-    with suppress(ValueError):  # not valid notation
+    with suppress(ValueError, OverflowError):  # not valid notation
         said = _READINGS[reading](value) if reading in _READINGS else said
     return said or explanations.OTHERWISE.get(reading, "{}").format(value)
 
@@ -263,8 +260,6 @@ def _gres(value: str) -> str:
 
 def _memory(value: str) -> str | None:
     octets = units.parse_memory(value)
-    if octets >= 1024**6:
-        return None
     return f"{words.size(octets)} of host memory" if octets else "all host memory"
 
 
@@ -279,8 +274,10 @@ def _signal(value: str) -> str | None:
         return None
     whom = "this script's shell alone (B:)" if asked.to_batch else "every task of srun, not to bash"
     name = asked.name if asked.name.isdecimal() else f"SIG{asked.name}"
-    before = words.duration(asked.seconds)
-    return f"sends {name} to {whom}, {before} before the time limit (up to a minute earlier)"
+    return (
+        f"sends {name} to {whom}, {words.duration(asked.seconds)} before the time limit (up to a"
+        " minute earlier)"
+    )
 
 
 _NOUNS = {"nodes": "node", "tasks": "task", "cores": "core"}

@@ -25,15 +25,10 @@ class Case:
     text: str
 
     @property
-    def file(self) -> str:
-        """Its file's name."""
-        return f"{self.name}.sbatch"
-
-    @property
     def findings(self) -> list[Finding]:
         """What lint finds in it, on the version of Slurm that a comment names."""
         version = re.search(r"# slurm: (\S+)", self.text)
-        return lint(self.text, self.file, version and version[1])
+        return lint(self.text, "x.sbatch", version and version[1])
 
     @property
     def expected(self) -> set[tuple[int, str]]:
@@ -61,11 +56,6 @@ GOLDEN = [
 BASH = [
     case for case in [*CORRECT, *WRONG] if case.name not in ("python_batch_script", "dos-line-ends")
 ]
-
-
-def name(case: Case) -> str:
-    """Return the name of a test's case."""
-    return case.name
 
 
 FRAGMENTS = [

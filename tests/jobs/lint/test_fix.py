@@ -7,26 +7,26 @@ import pytest
 from hpctrain.checks.script import fix, lint
 from tests.jobs.lint import lint_corpus as corpus
 
-FIXABLE = [case for case in corpus.WRONG if fix(case.text, case.file).ids]
+FIXABLE = [case for case in corpus.WRONG if fix(case.text, "x.sbatch").ids]
 
 
 def bash_reads(text: str) -> bool:
     return subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True).returncode == 0
 
 
-@pytest.mark.parametrize("case", FIXABLE, ids=corpus.name)
+@pytest.mark.parametrize("case", FIXABLE, ids=lambda case: case.name)
 def test_a_repair_is_safe(case: corpus.Case) -> None:
-    fixed = fix(case.text, case.file)
+    fixed = fix(case.text, "x.sbatch")
     assert bash_reads(fixed.text)
-    assert fix(fixed.text, case.file).ids == (), "a second time changes nothing"
-    found, after = case.findings, lint(fixed.text, case.file)
+    assert fix(fixed.text, "x.sbatch").ids == (), "a second time changes nothing"
+    found, after = case.findings, lint(fixed.text, "x.sbatch")
     assert len(after) < len(found)
     assert {one.id for one in after} <= {one.id for one in found}, "it brings no new finding"
 
 
 def test_a_correct_script_stays_as_it_is() -> None:
     cases = [*corpus.CORRECT, *corpus.GOLDEN]
-    assert [case.name for case in cases if fix(case.text, case.file).text != case.text] == []
+    assert [case.name for case in cases if fix(case.text, "x.sbatch").text != case.text] == []
 
 
 @pytest.mark.parametrize(

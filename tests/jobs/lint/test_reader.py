@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hpctrain.checks.script import lint
 from hpctrain.checks.script.explain import explain
 from hpctrain.checks.script.facts import LintFacts
-from hpctrain.checks.script.model import Shell, SimpleCommand
+from hpctrain.checks.script.model import Shell
 from hpctrain.checks.script.reader import SourceText, read_shell
 from tests.jobs.lint import lint_corpus as corpus
 
@@ -19,11 +19,6 @@ def read(text: str) -> Shell:
 
 def words(text: str) -> list[list[str]]:
     return [[word.text for word in command.words] for command in read(text).commands]
-
-
-def named(text: str, name: str) -> SimpleCommand:
-    facts = LintFacts(text, "x")
-    return next(command for command in facts.commands if command.name == name)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +72,12 @@ def test_where_an_expansion_happens() -> None:
         ' $D\'"$E"\nbash -c \'three $F\'\nssh h "four $G"\n',
         "x",
     )
-    places = {}
-    for command in facts.commands:
-        for part in command.expansions():
-            if part.kind == "var" and command.name in ("one", "two", "three"):
-                places[part.text] = part.place or command.place
-    assert places == {
+    assert {
+        part.text: part.place or command.place
+        for command in facts.named("one", "two", "three")
+        for part in command.expansions()
+        if part.kind == "var"
+    } == {
         "A": "batch",
         "B": "task",
         "C": "batch",

@@ -6,7 +6,7 @@ import re
 
 from hpctrain.checks.script.calls import CONTAINERS, PROGRAMS, WRAPPERS
 from hpctrain.checks.script.facts import LintFacts
-from hpctrain.checks.script.model import OptionCall, Shell, SimpleCommand
+from hpctrain.checks.script.model import Shell, SimpleCommand
 
 #: Programs that do a job's work instead of preparing it.
 _WORKERS = frozenset(
@@ -37,7 +37,8 @@ _WORKERS = frozenset(
 _STARTERS = _WORKERS | set(PROGRAMS) | CONTAINERS
 _VERSION = re.compile(r"(?<=python)[\d.]+\Z")
 _IN_VARIABLE = re.compile(r"\$\{?(?:SRUN|LAUNCH)")
-_HARMLESS = frozenset(
+#: Programs that only print information, or prepare something.
+HARMLESS = frozenset(
     [
         "hostname",
         "netstat",
@@ -78,11 +79,6 @@ def works(command: SimpleCommand) -> bool:
 def is_ours(facts: LintFacts) -> bool:
     """Whether hpctrain rendered the script, from a profile of the site."""
     return "\n# made by hpctrain " in facts.text[: facts.block.ends]
-
-
-def harmless(step: OptionCall) -> bool:
-    """Whether an srun call starts a program that only prints information."""
-    return step.starts in _HARMLESS
 
 
 def in_another_branch(facts: LintFacts, one: SimpleCommand, other: SimpleCommand) -> bool:

@@ -112,15 +112,17 @@ def unreadable_shell(facts: LintFacts) -> Hits:
     once=True,
 )
 def directive_after_command(facts: LintFacts) -> Hits:
-    if _PLACEHOLDER_LINE.match(facts.text, facts.block.ends):
-        return  # a template: the placeholder may become directives
-    for start in facts.batch.comments:
-        if start >= facts.block.ends and _DIRECTIVE.match(facts.text, start):
-            yield RuleHit(
-                start,
-                "a directive after the first command",
-                "move all #SBATCH lines above the first command",
-            )
+    # In a template, the placeholder may become directives.
+    is_template = _PLACEHOLDER_LINE.match(facts.text, facts.block.ends)
+    return [
+        RuleHit(
+            start,
+            "a directive after the first command",
+            "move all #SBATCH lines above the first command",
+        )
+        for start in facts.batch.comments
+        if start >= facts.block.ends and not is_template and _DIRECTIVE.match(facts.text, start)
+    ]
 
 
 _DIRECTIVE = re.compile(r"^#SBATCH\s?-", re.MULTILINE)
@@ -166,16 +168,18 @@ def _flaws(facts: LintFacts, *kinds: str) -> Iterator[DirectiveFlaw]:
     "sbatch(1) DESCRIPTION",
 )
 def directive_variable(facts: LintFacts) -> Hits:
-    for option in facts.block.options:
-        if option.name not in ("comment", "wrap") and _EXPANSION.search(option.value or ""):
-            yield RuleHit(
-                option.start,
-                f"{option.written} holds {option.value!r}, unexpanded",
-                _PATTERNS
-                if option.name in ("output", "error", "input")
-                else f"write the value itself, or give it to sbatch: sbatch {option.written} …",
-                "warning" if option.name == "job-name" else "error",
-            )
+    return [
+        RuleHit(
+            option.start,
+            f"{option.written} holds {option.value!r}, unexpanded",
+            _PATTERNS
+            if option.name in ("output", "error", "input")
+            else f"write the value itself, or give it to sbatch: sbatch {option.written} …",
+            "warning" if option.name == "job-name" else "error",
+        )
+        for option in facts.block.options
+        if option.name not in ("comment", "wrap") and _EXPANSION.search(option.value or "")
+    ]
 
 
 _PATTERNS = (
@@ -207,10 +211,16 @@ def unknown_option(facts: LintFacts) -> Hits:
     "src/sbatch/opt.c",
 )
 def not_an_option(facts: LintFacts) -> Hits:
-    for flaw in _flaws(facts, "not-an-option", "blank-around-equals", "option-without-value"):
-        fix = "write options as --name=value, with ASCII dashes, and quote values with spaces"
-        fix = f"write: {flaw.text}={flaw.hint}" if flaw.hint else fix
-        yield RuleHit(flaw.start, f"{flaw.text!r} is not an option, or has no value", fix)
+    return [
+        RuleHit(
+            flaw.start,
+            f"{flaw.text!r} is not an option, or has no value",
+            f"write: {flaw.text}={flaw.hint}"
+            if flaw.hint
+            else "write options as --name=value, with ASCII dashes, and quote values with spaces",
+        )
+        for flaw in _flaws(facts, "not-an-option", "blank-around-equals", "option-without-value")
+    ]
 
 
 @rule(
@@ -345,15 +355,14 @@ def two_gpu_dialects(facts: LintFacts) -> Hits:
 def gpus_is_total(facts: LintFacts) -> Hits:
     total = facts.options.get("gpus")
     others = {"gpus-per-task", "gpus-per-socket", "ntasks-per-gpu"} & set(facts.options)
-    if total and "gpus-per-node" in facts.options and not facts.block.hetjobs:
-        what = f"both --gpus={total.value} and --gpus-per-node={facts.value('gpus-per-node')}"
-        yield RuleHit(total.start, what, "remove --gpus", "note", "one of the two is enough.")
-    elif total and facts.least_nodes > 1 and not others and facts.gres_gpus is None:
+    both = "gpus-per-node" in facts.options
+    several = facts.least_nodes > 1 and not others and facts.gres_gpus is None
+    if total and not facts.block.hetjobs and (both or several):
         yield RuleHit(
             total.start,
-            f"--gpus={total.value} is the total of {facts.value('nodes')} nodes, spread as Slurm"
-            " likes",
-            "write: --gpus-per-node=N",
+            f"--gpus={total.value} is the total of all nodes, spread as Slurm likes",
+            "remove --gpus" if both else "write: --gpus-per-node=N",
+            "note" if both else "warning",
         )
 
 
@@ -463,14 +472,16 @@ def _values(facts: LintFacts, *names: str) -> Iterator[tuple[Directive, str]]:
 )
 def invalid_value(facts: LintFacts) -> Hits:
     forms = ((_TIME, ("time", "time-min"), "HH:MM:SS"), (_MEMORY, _MEMORY_OPTIONS, "64G"))
-    for form, names, good in forms:
-        for option, value in _values(facts, *names):
-            if not form.match(value):
-                yield RuleHit(
-                    option.start,
-                    f"{option.written} cannot be {value!r}",
-                    f"write, for example: --{option.name}={good}",
-                )
+    return [
+        RuleHit(
+            option.start,
+            f"{option.written} cannot be {value!r}",
+            f"write, for example: --{option.name}={good}",
+        )
+        for form, names, good in forms
+        for option, value in _values(facts, *names)
+        if not form.match(value)
+    ]
 
 
 @rule(

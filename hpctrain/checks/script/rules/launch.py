@@ -15,9 +15,9 @@ from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import OptionCall, ShellWord, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import (
+    HARMLESS,
     TALKERS,
     TESTS,
-    harmless,
     in_another_branch,
     sources,
     works,
@@ -101,12 +101,11 @@ def _several(facts: LintFacts, step: OptionCall, name: str) -> bool | None:
     """Return whether the variable differs between the tasks of the step; None if unknown."""
     count = {"SLURM_NODEID": facts.step_nodes, "SLURM_LOCALID": facts.step_tasks_per_node}
     known = count.get(name, facts.step_tasks)(step)
-    if known is not None:
-        return known > 1
-    if name != "SLURM_LOCALID":
-        return True if facts.least_nodes > 1 and not step.has("nodes") else None
     counted = {"nodes", "ntasks"} & set(facts.options) or step.has("nodes", "ntasks")
-    return None if counted else False
+    if known is not None or (name == "SLURM_LOCALID" and not counted):
+        return (known or 1) > 1
+    local = name == "SLURM_LOCALID" or step.has("nodes")
+    return True if facts.least_nodes > 1 and not local else None
 
 
 def _exported_early(facts: LintFacts) -> Hits:
@@ -155,15 +154,11 @@ def rank_not_expanded(facts: LintFacts) -> Hits:
 # ---- launchers -----------------------------------------------------------------------------------
 
 
-def _steps(facts: LintFacts) -> Iterator[tuple[LauncherCall, int | None, int | None]]:
-    """Yield the launchers that srun starts, with the step's numbers of nodes and tasks."""
-    for launch in facts.launches:
-        if launch.command.step is not None and facts.is_batch and not launch.remote:
-            yield (
-                launch,
-                facts.step_nodes(launch.command.step),
-                facts.step_tasks(launch.command.step),
-            )
+def _started(facts: LintFacts) -> Iterator[tuple[LauncherCall, OptionCall]]:
+    """Yield the launchers of a job that srun starts, with their steps."""
+    for launch in facts.launches if facts.is_batch else ():
+        if launch.command.step is not None and not launch.remote:
+            yield launch, launch.command.step
 
 
 @rule(
@@ -173,7 +168,7 @@ def _steps(facts: LintFacts) -> Iterator[tuple[LauncherCall, int | None, int | N
     "sbatch(1)",
 )
 def launcher_without_srun(facts: LintFacts) -> Hits:
-    others = [step for step in facts.steps if not harmless(step)]
+    others = [step for step in facts.steps if step.starts not in HARMLESS]
     # A step in the background, or on selected nodes, may be the same launch on the other nodes.
     apart = any(
         step.command.is_background or step.has("nodelist", "exclude", "relative") for step in others
@@ -206,8 +201,8 @@ def launcher_without_srun(facts: LintFacts) -> Hits:
     "torchrun and accelerate documentation",
 )
 def launchers_per_node(facts: LintFacts) -> Hits:
-    for launch, nodes, tasks in _steps(facts):
-        each = tasks // nodes if nodes and tasks and tasks % nodes == 0 else 0
+    for launch, step in _started(facts):
+        each = facts.step_tasks_per_node(step) or 0
         count = launch.number("nproc_per_node", "num_processes", "num_gpus") or 0
         if each > 1 and (count > 1 or launch.text("nproc_per_node") in ("gpu", "auto", "cuda")):
             yield RuleHit(
@@ -227,7 +222,8 @@ def rendezvous_missing(facts: LintFacts) -> Hits:
     names = {assignment.name for assignment, _ in facts.assigned()} - {"PET_LOCAL_ADDR"}
     if any(name.startswith(("PET_", "ACCELERATE_")) for name in names):
         return
-    for launch, nodes, _ in _steps(facts):
+    for launch, step in _started(facts):
+        nodes = facts.step_nodes(step)
         known = launch.complete and not launch.has("config_file", "cpu", "tpu")
         if launch.kind == "deepspeed" or not nodes or nodes == 1 or not known:
             continue
@@ -272,9 +268,9 @@ _ALONE = "each launcher starts a training of its own, all as rank 0 and into the
     "torch/distributed/run.py",
 )
 def nnodes_mismatch(facts: LintFacts) -> Hits:
-    for launch, nodes, tasks in _steps(facts):
-        machines = launch.number(*_MACHINES)
-        if machines and tasks and tasks == nodes and machines != tasks:
+    for launch, step in _started(facts):
+        machines, tasks = launch.number(*_MACHINES), facts.step_tasks(step)
+        if machines and tasks and tasks == facts.step_nodes(step) and machines != tasks:
             yield RuleHit(
                 next(launch.words[name].start for name in _MACHINES if launch.has(name)),
                 f"{machines} nodes are expected, and srun starts {launch.kind} on {tasks}",
@@ -458,17 +454,15 @@ def _addresses(facts: LintFacts) -> Iterator[tuple[int, ShellWord, SimpleCommand
 
 def _own_name(command: SimpleCommand, word: ShellWord) -> str | None:
     """Return the part of `word` that names the node on which it is evaluated."""
-    if word.is_literal:
-        return (
-            word.text
-            if re.match(r"(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(?::\S*)?\Z", word.text)
-            else None
-        )
-    first = word.parts[0]
-    named = first.kind == "var" and first.text in ("HOSTNAME", "SLURMD_NODENAME")
-    asked = first.kind == "command" and re.match(r"hostname\b[^|;&]*\Z", first.text)
-    own = (first.place or command.place) == "task" and not first.operand and (named or asked)
-    return first.raw if own else None
+    shown = word.text if word.is_literal else word.parts[0].raw
+    here = word.is_literal or (word.parts[0].place or command.place) == "task"
+    return shown if here and _OWN.match(shown) else None
+
+
+_OWN = re.compile(
+    r"(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(?::\S*)?\Z"
+    r"|\$\{?(?:HOSTNAME|SLURMD_NODENAME)\}?\Z|(?:\$\(|`)\s*hostname\b[^|;&]*\Z"
+)
 
 
 @rule(
@@ -520,21 +514,18 @@ def scontrol_in_container(facts: LintFacts) -> Hits:
     # Options of a site's plugin are flaws.
     given = [*facts.options, *(flaw.text for flaw in facts.block.flaws)]
     images = {"container-image", "container-name", "container", "environment"} & set(given)
-    steps = (one for one in facts.named("srun", "scontrol") if one.place == "batch")
-    for command in sorted(steps, key=lambda one: one.start)[:1] if images else ():
-        yield RuleHit(
-            command.start,
-            f"--{min(images)} runs the whole script in a container, and so {command.name} too",
-            f"give it to srun: srun --{min(images)}=… COMMAND",
-        )
+    steps = [one for one in facts.named("srun", "scontrol") if one.place == "batch"]
+    found = sorted(steps, key=lambda one: one.start)[:1] if images else []
     for command in facts.named("scontrol", "squeue", "sinfo", "sacct"):
         words = {word.program for word in (command.shell.via.words if command.shell.via else ())}
         if words & CONTAINERS and words & {"exec", "run", "shell"}:
-            yield RuleHit(
-                command.start,
-                f"{command.name} runs inside a container",
-                "compute it above srun, and export it",
-            )
+            found.append(command)
+    for command in found:
+        yield RuleHit(
+            command.start,
+            f"{command.name} runs inside a container",
+            "give the container to srun, and compute above srun what needs scontrol",
+        )
 
 
 # ---- steps and their GPUs ------------------------------------------------------------------------
@@ -556,7 +547,6 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
     if not facts.is_batch or started:
         return
     if facts.least_nodes > 1 and not _KNOWS_NODES.search(lines):
-        alone = [one for one in here if not one.scope.inside("$(") and not _asks_python(one)]
         # A script of the user in the background may have started something on the other nodes.
         scripts = [
             one.start
@@ -564,13 +554,17 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
             if one.background and one.words
             if one.words[0].text.startswith(("./", "bash", "sh"))
         ]
-        for command in alone[:1]:
-            if not any(start < command.start for start in scripts):
-                yield RuleHit(
-                    command.start,
-                    f"{command.name} runs on the first of {facts.value('nodes')} nodes alone",
-                    "start it with srun, or write: #SBATCH --nodes=1",
-                )
+        yield from [
+            RuleHit(
+                one.start,
+                f"{one.name} runs on the first of {facts.value('nodes')} nodes alone",
+                "start it with srun, or write: #SBATCH --nodes=1",
+            )
+            for one in here
+            if not one.scope.inside("$(")
+            if not _PREPARES.match(" ".join(word.text for word in one.words[1:3]))
+            if min(scripts, default=one.start) >= one.start
+        ][:1]
         return
     names = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID")
     read = any(command.name not in TALKERS for _, command in facts.variables(*names))
@@ -590,11 +584,8 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
             yield RuleHit(option.start, what, f"write: --cpus-per-task={several}", "note", why)
 
 
-def _asks_python(command: SimpleCommand) -> bool:
-    line = " ".join(word.text for word in command.words[1:3])
-    return re.match(r"-(?:c|V|-version)\b|-m (?:pip|venv)", line) is not None
-
-
+#: Arguments of a python that does not train.
+_PREPARES = re.compile(r"-(?:c|V|-version)\b|-m (?:pip|venv)")
 _PARALLEL = frozenset(
     {"parallel", "xargs", "make", "snakemake", "nextflow", "horovodrun", "bash", "sh"}
 )

@@ -9,11 +9,11 @@ from itertools import pairwise, zip_longest
 
 from hpctrain.checks.script.calls import CONTAINERS
 from hpctrain.checks.script.facts import LintFacts
-from hpctrain.checks.script.model import Element, Scope, ShellWord, SimpleCommand
+from hpctrain.checks.script.model import Element, ShellWord, SimpleCommand
 from hpctrain.checks.script.rule import Hits, RuleHit, rule
 from hpctrain.checks.script.rules.common import (
+    HARMLESS,
     TESTS,
-    harmless,
     in_another_branch,
     is_ours,
     option_on,
@@ -93,7 +93,7 @@ def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
     )
     words = command.call.rest if command.call else command.words
     line = " ".join(word.program for word in words)
-    small = _SMALL.search(line) or (command.call and harmless(command.call))
+    small = _SMALL.search(line) or (command.call and command.call.starts in HARMLESS)
     return inner or bool(known and not small and not idle)
 
 
@@ -138,10 +138,9 @@ def pipefail_missing(facts: LintFacts) -> Hits:
 def _piped_worker(facts: LintFacts, element: Element | None) -> SimpleCommand | None:
     while isinstance(element, SimpleCommand) and not _works_long(facts, element):
         element = element.pipe_prev
-    if isinstance(element, Scope):
-        inside = (one for one in facts.commands if element in one.scope.chain())
-        return next((one for one in inside if works(one)), None)
-    return element if isinstance(element, SimpleCommand) else None
+    scopes = ((one, one.scope.chain()) for one in facts.commands if works(one))
+    inside = (one for one, chain in scopes if any(scope is element for scope in chain))
+    return element if isinstance(element, SimpleCommand) else next(inside, None)
 
 
 @rule(
@@ -153,17 +152,15 @@ def _piped_worker(facts: LintFacts, element: Element | None) -> SimpleCommand | 
 def work_in_background(facts: LintFacts) -> Hits:
     own = [one for one in facts.commands if one.shell is facts.batch and one.words]
     work = [one for one in own if one.is_background and _works_long(facts, one)]
-    if not facts.is_batch or not work or any(facts.named("wait")):
-        return
-    last = work[-1]
-    ends = all(
-        _AFTERWARDS.match(one.name) and one.name != "sleep" and one.scope.kind == "file"
-        for one in own
-        if one.start > last.start and one not in work
-    )
-    if ends and last.scope.inside("function", "$(") is None:
-        what = f"{last.name or 'the step'} runs in the background, and nothing waits for it"
-        yield RuleHit(last.start, what, "write below it: wait")
+    for last in work[-1:] if facts.is_batch and not any(facts.named("wait")) else ():
+        ends = all(
+            _AFTERWARDS.match(one.name) and one.name != "sleep" and one.scope.kind == "file"
+            for one in own
+            if one.start > last.start and one not in work
+        )
+        if ends and last.scope.inside("function", "$(") is None:
+            what = f"{last.name or 'the step'} runs in the background, and nothing waits for it"
+            yield RuleHit(last.start, what, "write below it: wait")
 
 
 @rule(
@@ -405,13 +402,9 @@ def pythonbuffered(facts: LintFacts) -> Hits:
     "scontrol(1); slurm.conf(5) AccountingStoreFlags",
 )
 def secret_in_script(facts: LintFacts) -> Hits:
-    for match in secrets.spans(facts.text):
-        start = match[0].lstrip("\"'")[:3]
-        yield RuleHit(
-            match.start(),
-            f"a token ({start}…) is in the script",
-            'keep it in a file with mode 0600, and: export NAME="$(< ~/.config/NAME)"',
-        )
+    fix = 'keep it in a file with mode 0600, and: export NAME="$(< ~/.config/NAME)"'
+    kinds = {one.start(): one[0].lstrip("\"'")[:3] for one in secrets.spans(facts.text)}
+    return [RuleHit(at, f"a token ({kind}…) is in the script", fix) for at, kind in kinds.items()]
 
 
 @rule(
@@ -424,14 +417,11 @@ def secret_in_script(facts: LintFacts) -> Hits:
 def nounset_before_activation(facts: LintFacts) -> Hits:
     for command in facts.commands:
         conda = command.name in _MANAGERS and command.has("activate", "deactivate")
-        sources = command.name in ("source", ".") and any(
-            word.text == "activate"
-            or re.search(r"/\.?(?:bashrc|bash_profile|profile)\Z", word.text)
-            for word in command.words
-        )
+        startup = r"activate\Z|.*/\.?(?:bashrc|bash_profile|profile)\Z"
+        sourced = command.words[1:] if command.name in ("source", ".") else []
+        activates = conda or any(re.match(startup, word.text) for word in sourced)
         outside = command.scope.inside("function", "$(") is None
-        activates = outside and (conda or sources)
-        if activates and option_on(facts, "nounset", command.shell, command.start):
+        if activates and outside and option_on(facts, "nounset", command.shell, command.start):
             yield RuleHit(
                 command.start,
                 f"{command.name} {command.words[1].text} runs under set -u, and may end the job",
@@ -535,13 +525,16 @@ def _batch_traps(facts: LintFacts, signal: str) -> list[SimpleCommand]:
 def trap_without_signal(facts: LintFacts) -> Hits:
     sends = re.search(r"\b(?:kill|pkill|scancel)\b.*USR|--signal|SIGNAL=", facts.text)
     told = sends or is_ours(facts) or not facts.is_batch or "signal" in facts.options
-    for signal in () if told else ("USR1", "USR2"):
-        for trap in _batch_traps(facts, signal):
-            yield RuleHit(
-                trap.start,
-                f"nothing sends {signal}: there is no --signal",
-                f"add: #SBATCH --signal=B:{signal}@120",
-            )
+    return [
+        RuleHit(
+            trap.start,
+            f"nothing sends {signal}: there is no --signal",
+            f"add: #SBATCH --signal=B:{signal}@120",
+        )
+        for signal in ("USR1", "USR2")
+        for trap in _batch_traps(facts, signal)
+        if not told
+    ]
 
 
 @rule(
@@ -571,17 +564,18 @@ def signal_without_trap(facts: LintFacts) -> Hits:
 )
 def signal_unheard(facts: LintFacts) -> Hits:
     asked = facts.signal
-    if asked is None or asked.to_batch:
-        return
-    start, value = facts.options["signal"].start, facts.value("signal") or ""
-    traps = [one for one in facts.named("trap") if asked.name in _trapped(one)]
+    traps = [one for one in facts.named("trap") if asked and asked.name in _trapped(one)]
+    in_batch = bool(traps) and all(one.place == "batch" for one in traps)
     others = any(facts.named("mpirun", "mpiexec", "ibrun", "trap", "bash", "sh", "source", "."))
-    what = f"--signal={value} reaches job steps alone"
-    if traps and all(one.place == "batch" for one in traps):
-        fix = f"write: --signal=B:{value.partition(':')[2] or value}"
-        yield RuleHit(start, f"{what}, not the trap of the batch shell", fix, "error")
-    elif not facts.steps and not others and any(map(works, facts.commands)):
-        yield RuleHit(start, f"{what}, and there is no srun", "start it with: srun python …")
+    no_step = not facts.steps and not others and any(map(works, facts.commands))
+    if asked is not None and not asked.to_batch and (in_batch or no_step):
+        option = facts.options["signal"]
+        yield RuleHit(
+            option.start,
+            f"--signal={option.value} reaches job steps alone",
+            "write: --signal=B:…" if in_batch else "start the training with: srun python …",
+            "error" if in_batch else "warning",
+        )
 
 
 @rule(

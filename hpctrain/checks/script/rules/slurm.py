@@ -8,7 +8,7 @@ import re
 
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.rule import Hits, RuleHit, rule
-from hpctrain.checks.script.rules.common import TALKERS, harmless, option_on
+from hpctrain.checks.script.rules.common import HARMLESS, TALKERS, option_on
 
 _TASKS = (
     "ntasks",
@@ -50,7 +50,7 @@ def srun_cpus_per_task(facts: LintFacts) -> Hits:
     asked = facts.slurm and facts.value("cpus-per-task") not in (None, "1")
     told = any(facts.assigned("SRUN_CPUS_PER_TASK"))
     for step in facts.steps if asked and not told else ():
-        if not step.has("cpus-per-task", "overlap", "pty") and not harmless(step):
+        if not step.has("cpus-per-task", "overlap", "pty") and step.starts not in HARMLESS:
             yield RuleHit(
                 step.at.start,
                 "srun does not inherit --cpus-per-task in Slurm 22.05 and 23.02",
