@@ -112,7 +112,6 @@ def _variables() -> dict[str, str]:
 
 
 def _model(spec: JobSpec, arguments: Arguments, look: Look) -> InputFacts | None:
-    """Read the model's directory; None if no model is named."""
     name = arguments.get("model_name_or_path")
     if name is None:
         return None
@@ -130,7 +129,6 @@ def _model(spec: JobSpec, arguments: Arguments, look: Look) -> InputFacts | None
 
 
 def _dataset(spec: JobSpec, arguments: Arguments, look: Look) -> InputFacts | None:
-    """Read the dataset's directory; None if no dataset is named."""
     name = spec.data or arguments.get("dataset_name")
     if name is None:
         return None
@@ -204,7 +202,6 @@ def _syntax(where: PathFacts, spec: JobSpec, python: PythonFacts | None) -> str 
 
 
 def _python(spec: JobSpec, look: Look) -> PythonFacts | None:
-    """Return the environment that the job activates; None if it names none."""
     for kind, below in (("venv", "."), ("uv", ".venv"), ("pixi", ".pixi/envs/default")):
         said = getattr(spec, kind)
         if said is not None:

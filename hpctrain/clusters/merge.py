@@ -183,7 +183,6 @@ class _Merger:
         return name
 
     def _settle(self, name: str, base: NodeShape, group: LiveNodes, source: str) -> None:
-        """Make the shape `name` of `base` and live nodes."""
         kinds = [kind for kind, _ in group.gpus if kind]
         facts: dict[str, Any] = {"gpus": group.gpu_count or None}
         is_other = base.gpus != (group.gpu_count or base.gpus)

@@ -185,19 +185,6 @@ def _container(case: Case) -> Iterator[Finding]:
         )
 
 
-#: Trackers of --report_to that need a server, and the variable that sets them offline, if any.
-_TRACKERS = {
-    "wandb": "WANDB_MODE: offline",
-    "comet_ml": "COMET_MODE: OFFLINE",
-    "neptune": None,
-    "clearml": None,
-    "swanlab": None,
-    "dagshub": None,
-    "codecarbon": None,
-    "azure_ml": None,
-}
-
-
 def _cut_off(case: Case) -> tuple[Level, str] | None:
     """Return the level and the reason if the training has no network: the job's own settings, or
     the site. None if it may have one.
@@ -248,31 +235,6 @@ def _hub(case: Case) -> Iterator[Finding]:
                 "internet access: hf upload NAME DIRECTORY"
             ),
         )
-
-
-@rule("tracker-online", on="cluster")
-def _trackers(case: Case) -> Iterator[Finding]:
-    fact, env = case.fact(case.profile.internet.compute, "internet", "compute"), case.spec.env
-    asked = (Arguments(case.spec).get("report_to") or "").replace(",", " ").split()
-    modes = {name: value.lower() for name, value in env}
-    if case.spec.offline:
-        modes.setdefault("WANDB_MODE", "offline")
-    for name in filter(_TRACKERS.__contains__, asked):
-        variable = _TRACKERS[name] or ""
-        offline = modes.get(variable.partition(":")[0], "online") != "online"
-        if fact is not None and fact.value == "no" and not offline:
-            yield case.finding(
-                "tracker-online",
-                fact.severity,
-                f"{name} logs to a server, and compute nodes have no internet access",
-                evidence=f"{case.said('training', 'report_to', value=name)}; {fact.source}",
-                reason="the training waits for the server when it starts, and stops or hangs",
-                fix=(
-                    f"{variable} in config.yaml under environment.env"
-                    if variable
-                    else "report_to: tensorboard in config.yaml under training"
-                ),
-            )
 
 
 #: The variable, or file, with the address of the webhook (hpctrain/runs/notify.py).

@@ -145,18 +145,6 @@ def read_block(text: str) -> DirectiveBlock:
     return block
 
 
-def split(line: str) -> list[str]:
-    """Return the words after `#SBATCH`, split as in sbatch.
-
-    Raises:
-        ValueError: a quote is not closed; sbatch refuses such a script.
-    """
-    words, unmatched = _words(line, 0)
-    if unmatched:
-        raise ValueError(f"unmatched {unmatched} in {MAGIC}{line}")
-    return [word.text for word in words]
-
-
 @dataclass(slots=True)
 class _DirectiveWord:
     """One word of a directive, without quotes; `start` is its offset in the line."""
@@ -215,7 +203,6 @@ class _LineReader:
         self.block.flaws.append(flaw)
 
     def _value(self) -> str:
-        """Return the next word, if it can be a value."""
         return self.rest.pop(0).text if self.rest else ""
 
     def _long(self, word: _DirectiveWord) -> None:

@@ -349,11 +349,6 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
             around={"model": replace(HUB, cached=True), "dataset": None, "script": SCRIPT},
         ),
     ),
-    "tracker-online": (
-        "error",
-        Scene(spec={"arguments": (*ARGUMENTS, "--report_to", "comet_ml")}),
-        Scene(spec={"arguments": (*ARGUMENTS, "--report_to", "wandb")}),
-    ),
     "push-to-hub": (
         "error",
         Scene(spec={"arguments": (*ARGUMENTS, "--push_to_hub", "true")}),

@@ -146,7 +146,6 @@ FROM_THE_PROFILE = [
     "container-gpu",
     "torch-build",
     "gpu-memory",
-    "tracker-online",
     "account-nodes",
     "qos-missing",
     "directive-required",

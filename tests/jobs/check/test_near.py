@@ -47,7 +47,6 @@ GROUPS = gpus_of_partition(
 H100 = gpus_of_partition(nodes=(nodes(), nodes(features=("h100",), gpus=(("h100", 8),), cpus=128)))
 NO_QOS: dict[str, Any] = {"spec": {"qos": "lnog"}, "live": None}
 CORES = {("resources", "cpus_per_gpu"): "config.yaml:9:3"}
-WANDB = (*ARGUMENTS, "--report_to", "wandb")
 RATIO: dict[str, Any] = {
     "spec": {"arguments": (*ARGUMENTS, "--warmup_ratio", "0.1")},
     "origins": {("training",): "config.yaml:20:1"},
@@ -79,11 +78,6 @@ S = Scene
 NEAR = [
     # GPUs and cores
     Near(why="whole nodes", scene=S(live=gpus_of_partition(exclusive=True)), only=()),
-    Near(
-        why="a tracker is reached through a proxy",
-        scene=replace(CASES["tracker-online"][1], profile={"internet": {"compute": "proxy"}}),
-        lacks="tracker-online",
-    ),
     Near(
         why="the profile bills nodes",
         scene=S(profile={"billing": {"unit": "node"}}, spec={"gpus_per_node": 2}),
@@ -430,21 +424,6 @@ NEAR = [
         scene=S(
             around={**python(torch="cpu"), "variables": {"ACCELERATE_USE_CPU": "1"}},
         ),
-        only=(),
-    ),
-    Near(
-        why="wandb is told to be online",
-        scene=S(spec={"arguments": WANDB, "env": (("WANDB_MODE", "online"),)}),
-        only=("tracker-online",),
-    ),
-    Near(
-        why="wandb in a job with its network on",
-        scene=S(spec={"arguments": WANDB, "offline": False}),
-        has="tracker-online",
-    ),
-    Near(
-        why="wandb is told to be offline",
-        scene=S(spec={"arguments": WANDB, "env": (("WANDB_MODE", "offline"),)}),
         only=(),
     ),
     Near(
