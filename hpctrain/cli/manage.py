@@ -26,8 +26,6 @@ from hpctrain.cli.options import (
 from hpctrain.cli.output import print_json, say, show_table
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.jobs import deletion, request, schedulers, targets
-from hpctrain.jobs.deletion import DeletionPlan
-from hpctrain.jobs.targets import RunFilter
 from hpctrain.runs import checkpoints as stored
 from hpctrain.runs import drop, job_state, layout, manifest, predicted, store
 from hpctrain.slurm import job_ids
@@ -65,7 +63,7 @@ SHOWN = 30
 @runs_dir_option
 @click.option("--all", "show_all", is_flag=True, help=f"All of them, not only the newest {SHOWN}.")
 @json_option
-def list_runs(chosen: RunFilter, runs_dir: Path, show_all: bool, as_json: bool) -> None:
+def list_runs(chosen: targets.RunFilter, runs_dir: Path, show_all: bool, as_json: bool) -> None:
     """List runs, the newest at the end."""
     now = time.time()
     if not runs_dir.exists():
@@ -274,7 +272,7 @@ def _attempts(run: store.Run, state: job_state.State) -> list[tuple[str, ...]]:
 @filter_options
 @runs_dir_option
 @json_option
-def list_checkpoints(chosen: RunFilter, runs_dir: Path, as_json: bool) -> None:
+def list_checkpoints(chosen: targets.RunFilter, runs_dir: Path, as_json: bool) -> None:
     """List checkpoints, complete or not.
 
     Names and sizes are compared, and what `verify` found before is shown; `verify` reads the files.
@@ -340,7 +338,7 @@ def _show_checkpoints(found: list[stored.Saved], *, err: bool = False) -> None:
 @filter_options
 @runs_dir_option
 @json_option
-def verify_checkpoints(chosen: RunFilter, runs_dir: Path, as_json: bool) -> int:
+def verify_checkpoints(chosen: targets.RunFilter, runs_dir: Path, as_json: bool) -> int:
     """Compare checkpoints with what was saved.
 
     Exit code 1 if one is damaged. Unfinished saves are ignored.
@@ -387,7 +385,7 @@ _dry_run_option = click.option(
 @yes_option
 @json_option
 def delete_runs(
-    *, chosen: RunFilter, runs_dir: Path, dry_run: bool, yes: bool, as_json: bool
+    *, chosen: targets.RunFilter, runs_dir: Path, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Delete runs with everything they wrote.
 
@@ -407,7 +405,7 @@ def delete_runs(
     meant = chosen.choose(targets.existing_runs(runs_dir), time.time(), whole=True)
     plan = deletion.plan_runs(meant, chosen, runs_dir)
 
-    def plan_again() -> DeletionPlan[store.Run]:
+    def plan_again() -> deletion.DeletionPlan[store.Run]:
         now = [run for name in plan.go if (run := store.read_run(runs_dir, name)) is not None]
         return deletion.plan_runs(now, chosen, runs_dir)
 
@@ -476,7 +474,7 @@ def delete_runs(
 @json_option
 def delete_checkpoints(
     *,
-    chosen: RunFilter,
+    chosen: targets.RunFilter,
     runs_dir: Path,
     keep_last: int,
     damaged: bool,
@@ -527,8 +525,8 @@ def delete_checkpoints(
 
 
 def _carry_out(
-    plan: DeletionPlan[T],
-    plan_again: Callable[[], DeletionPlan[T]],
+    plan: deletion.DeletionPlan[T],
+    plan_again: Callable[[], deletion.DeletionPlan[T]],
     remove: Callable[[T], str | None],
     show: Callable[[list[T]], None],
     *,
@@ -575,13 +573,13 @@ def _carry_out(
     return removed
 
 
-def _sum(plan: DeletionPlan[T], names: Iterable[str], noun: str) -> str:
+def _sum(plan: deletion.DeletionPlan[T], names: Iterable[str], noun: str) -> str:
     sizes = [plan.sizes[name] for name in names]
     return f"{text.count(len(sizes), noun)}, {text.size(sum(sizes))}"
 
 
 def _remove(
-    plan: DeletionPlan[T], now: DeletionPlan[T], remove: Callable[[T], str | None]
+    plan: deletion.DeletionPlan[T], now: deletion.DeletionPlan[T], remove: Callable[[T], str | None]
 ) -> list[str]:
     """Delete what both plans allow; a job may have started since the first. Return the names."""
     plan.silent = plan.silent or now.silent
@@ -602,7 +600,7 @@ def _remove(
 
 
 def _refuse_silence(
-    plan: DeletionPlan[T], noun: str, runs_dir: Path, named: Iterable[str]
+    plan: deletion.DeletionPlan[T], noun: str, runs_dir: Path, named: Iterable[str]
 ) -> list[str]:
     """Return the named items that are kept.
 
@@ -629,7 +627,9 @@ def _refuse_silence(
     return [name for name in plan.keep if name in set(named)]
 
 
-def _kept(plan: DeletionPlan[T], name: str, *, fix: str, hint: str | None = None) -> HpctrainError:
+def _kept(
+    plan: deletion.DeletionPlan[T], name: str, *, fix: str, hint: str | None = None
+) -> HpctrainError:
     why = text.printable(plan.keep[name])
     return HpctrainError(f"{name} stays: {why}", fix=fix, hint=hint)
 

@@ -106,16 +106,13 @@ device_option = click.option(
 )
 
 
-class _Age(click.ParamType[int]):
-    name = "AGE"
+def _age(_context: click.Context, _parameter: click.Parameter, word: str | None) -> int | None:
+    from hpctrain.jobs.targets import parse_age
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from hpctrain.jobs.targets import parse_age
-
-        try:
-            return parse_age(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+    try:
+        return None if word is None else parse_age(word)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 _FILTERS = (
@@ -131,7 +128,8 @@ _FILTERS = (
     click.option(
         "--older-than",
         "older_than_s",
-        type=_Age(),
+        callback=_age,
+        metavar="AGE",
         help="Runs in which nothing has started or ended for 7d (12h, 30m, 2w).",
     ),
 )

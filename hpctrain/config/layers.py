@@ -17,7 +17,6 @@ from hpctrain.config.fields import ALIASES, BY_PATH, FIELDS, RIVALS, SYNONYMS
 from hpctrain.errors import UsageError
 from hpctrain.util import yaml12
 from hpctrain.util.schema import KeyPath, Problem, known_keys, nearest, sentence, unknown_key
-from hpctrain.util.yaml12 import Plain
 
 if TYPE_CHECKING:
     from hpctrain.config.schema import Config
@@ -78,7 +77,7 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
         for variable in entry.variables:
             value = environment.get(variable, "")
             if value:
-                put(data, entry.path, Plain(value))
+                put(data, entry.path, yaml12.Plain(value))
                 origins[entry.path] = variable
     return Layer("environment", "the environment", data, origins)
 
@@ -88,12 +87,12 @@ def from_options(options: Mapping[KeyPath, str], sbatch: Sequence[str]) -> Layer
     data: dict[str, Any] = {}
     origins: dict[KeyPath, str] = {}
     for path, value in options.items():
-        put(data, path, Plain(value))
+        put(data, path, yaml12.Plain(value))
         origins[path] = BY_PATH[path].option
     for word in sbatch:
         key, equals, value = word.partition("=")
         name = key.removeprefix("--")
-        put(data, ("sbatch", name), Plain(value) if equals else None)
+        put(data, ("sbatch", name), yaml12.Plain(value) if equals else None)
         origins["sbatch",] = origins["sbatch", name] = "--sbatch"
     return Layer("option", "the options", data, origins)
 

@@ -19,7 +19,6 @@ from hpctrain.clusters.fieldtypes import Name, Text, matching, whole
 from hpctrain.config.spec import short_digest
 from hpctrain.util import stored, yaml12
 from hpctrain.util.schema import KeyPath, Problem, Section, kind_of, short
-from hpctrain.util.yaml12 import Plain, to_json_value
 
 if TYPE_CHECKING:
     from hpctrain.config.schema import Config
@@ -89,7 +88,7 @@ def _pruner(value: Any) -> Any:
 
 
 def _number(value: Any) -> float:
-    read = to_json_value(value)
+    read = yaml12.to_json_value(value)
     if isinstance(read, bool) or not isinstance(read, int | float) or abs(read) > 1e300:
         raise Problem(f"must be a number, not {short(str(value))!r}")
     return read
@@ -98,7 +97,7 @@ def _number(value: Any) -> float:
 def _choices(values: Any) -> tuple[Scalar, ...]:
     found: list[Scalar] = []
     for value in values if isinstance(values, list) else ():
-        read = to_json_value(value)
+        read = yaml12.to_json_value(value)
         if (
             isinstance(read, dict | list)
             or str(read).startswith("--")
@@ -336,7 +335,7 @@ def _asked_first(config: Config) -> dict[str, Scalar]:
     if tune is None or not tune.try_training:
         return {}
     return {
-        key: to_json_value(config.training[key])
+        key: yaml12.to_json_value(config.training[key])
         for key in tune.space
         if config.training.get(key) is not None
     }
@@ -355,7 +354,7 @@ def definition(
     tune = config.tune
     if tune is None:
         raise ValueError("a config with tune has a study")
-    said = {key: to_json_value(value) for key, value in config.training.items()}
+    said = {key: yaml12.to_json_value(value) for key, value in config.training.items()}
     best = (
         said.get("load_best_model_at_end") is True
         or said.get("early_stopping_patience") is not None
@@ -382,7 +381,7 @@ def with_values(text: str, values: Mapping[str, Scalar]) -> str:
     """
     data = {key: value for key, value in yaml12.load(text, "config").data.items() if key != "tune"}
     found = {
-        key: value if value is None or isinstance(value, str) else Plain(spoken(value))
+        key: value if value is None or isinstance(value, str) else yaml12.Plain(spoken(value))
         for key, value in values.items()
     }
     training = (data.get("training") or {}) | found

@@ -25,7 +25,6 @@ from hpctrain.errors import UsageError
 from hpctrain.slurm.notations.array import compress, parse
 from hpctrain.util import shell, text, yaml12
 from hpctrain.util.schema import NO_KEYS, KeyPath, Problem, Section, as_text, kind_of, short
-from hpctrain.util.yaml12 import Plain, problems_in, to_json_value
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*(?<!\.)\Z")
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
@@ -221,7 +220,7 @@ def sweep_of_text(text: str, title: str, *, again: str) -> Sweep:
     layer = layers.Layer("file", title, {}, origins)
     lines = layers.lines([(layer, path or ("sweep",), message) for path, message in found])
     hint = f"edit {title}, then run: {again}"
-    raise UsageError(problems_in(len(lines), title), details=tuple(lines), hint=hint)
+    raise UsageError(yaml12.problems_in(len(lines), title), details=tuple(lines), hint=hint)
 
 
 # -- points ----------------------------------------------------------------------------------------
@@ -242,9 +241,9 @@ def canonical(value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, str):
-        read = to_json_value(Plain(value))
+        read = yaml12.to_json_value(yaml12.Plain(value))
         return read if isinstance(read, str) else repr(read)
-    return json.dumps(to_json_value(value), sort_keys=True)
+    return json.dumps(yaml12.to_json_value(value), sort_keys=True)
 
 
 def canonical_point(values: Values) -> frozenset[tuple[str, str | None]]:
@@ -259,7 +258,7 @@ def shown(value: Any) -> str:
     return (
         str(value)
         if isinstance(value, str)
-        else json.dumps(to_json_value(value), ensure_ascii=False)
+        else json.dumps(yaml12.to_json_value(value), ensure_ascii=False)
     )
 
 
@@ -518,7 +517,7 @@ def _words(sweep: Sweep, values: Mapping[str, Any]) -> str:
         ]
         return " ".join(words) or _NOTHING
     for name, value in values.items():
-        flag = isinstance(value, Plain) and value.lower() in ("true", "false")
+        flag = isinstance(value, yaml12.Plain) and value.lower() in ("true", "false")
         if sweep.booleans == "flags" and flag:
             words += [f"--{name}"] if value.lower() == "true" else []
         else:
@@ -537,11 +536,11 @@ def _at_home(value: Any, sweep: Sweep, home: str | None) -> Any:
 
 def json_text(value: Any) -> str:
     """Return a value as JSON in ASCII, on one line."""
-    if isinstance(value, Plain) and _JSON_NUMBER.match(value):
+    if isinstance(value, yaml12.Plain) and _JSON_NUMBER.match(value):
         return str(value)
     if isinstance(value, dict):
         items = (f"{json.dumps(key)}: {json_text(item)}" for key, item in value.items())
         return f"{{{', '.join(items)}}}"
     if isinstance(value, list):
         return "[" + ", ".join(json_text(item) for item in value) + "]"
-    return json.dumps(to_json_value(value))
+    return json.dumps(yaml12.to_json_value(value))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpctrain.config.arguments import Arguments, argument_words
-from hpctrain.config.fields import Restart
 from hpctrain.config.spec import (
     CLUSTER,
     EnvironmentKeys,
@@ -60,6 +59,8 @@ def to_spec(
         name: _at_home(shared[name], home)
         for name in ("venv", "uv", "pixi", "accelerate_config", "script", "template")
     }
+    varied = config.tune.space if config.tune is not None else ()
+    fixed = [(key, value) for key, value in config.training.items() if key not in varied]
     container, notify = environment.container, config.notify
     if container is not None:
         binds = tuple(_at_home(bind, home) or "" for bind in container.binds)
@@ -92,12 +93,15 @@ def to_spec(
         before_each_node=tuple(_sourced(file, home) for file in environment.before_each_node),
         after=tuple(_sourced(file, home) for file in environment.after),
         master_addr_suffix=config.launch.master_addr_suffix or "",
-        restart=_restart(config),
+        # A custom script is not restarted by default, as it might start from scratch.
+        restart=("requeue" if config.script is None else "off")
+        if config.restart.mode == "auto"
+        else config.restart.mode,
         max_restarts=config.restart.max,
         notify=notify,
         array=config.array if config.sweep is None else None,  # of a sweep, it selects points
         arguments=_without_secrets(
-            (*(_at_home(word, home) or "" for word in argument_words(_fixed(config))), *arguments)
+            (*(_at_home(word, home) or "" for word in argument_words(fixed)), *arguments)
         ),
     )
     spec = _with_data(spec, config, home)
@@ -139,14 +143,6 @@ def of_study(spec: JobSpec, study: Definition, *, parallel: int) -> JobSpec:
     return spec.replace(
         array=array, study=Study(name=study.study, file=file, keys=tuple(study.space))
     )
-
-
-def _fixed(config: Config) -> list[tuple[str, Any]]:
-    return [
-        (key, value)
-        for key, value in config.training.items()
-        if config.tune is None or key not in config.tune.space
-    ]
 
 
 def of_part(
@@ -197,15 +193,6 @@ def of_stage(spec: JobSpec, stage: Stage, planned: Sequence[Stage]) -> JobSpec:
         parents=tuple(earlier(planned, stage.name)),
         must_have_completed=chained,
     )
-
-
-def _restart(config: Config) -> Restart:
-    """Return how the job continues; a custom script is not restarted by default, as it might start
-    from scratch.
-    """
-    if config.restart.mode == "auto":
-        return "requeue" if config.script is None else "off"
-    return config.restart.mode
 
 
 #: Outcome → Slurm's mail types (sbatch(1), --mail-type; tried with 22.05). END: it completed, or

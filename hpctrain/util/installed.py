@@ -90,23 +90,15 @@ def templates() -> dict[str, str]:
     }
 
 
-def findings_by_command() -> dict[str, dict[str, str]]:
-    """Return command → id → page of all findings: the sections of docs/findings.md."""
-    text = path("findings.md").read_text(encoding="utf-8")
-    _, *sections = re.split(r"^## (.*)\n", text, flags=re.MULTILINE)
-    found: dict[str, dict[str, str]] = {}
-    for command, section in zip(sections[::2], sections[1::2], strict=True):
-        _, *parts = re.split(r"^### (.*)\n", section, flags=re.MULTILINE)
-        found[command] = {
-            id_: f"# {id_}\n\n{body.strip()}\n"
-            for id_, body in zip(parts[::2], parts[1::2], strict=True)
-        }
-    return found
-
-
 def findings() -> dict[str, str]:
-    """Return id → page of all findings."""
-    return {id_: page for pages in findings_by_command().values() for id_, page in pages.items()}
+    """Return id → page of all findings: the sections of docs/findings.md."""
+    text = path("findings.md").read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for section in re.split(r"^## .*\n", text, flags=re.MULTILINE)[1:]:
+        _, *parts = re.split(r"^### (.*)\n", section, flags=re.MULTILINE)
+        for id_, body in zip(parts[::2], parts[1::2], strict=True):
+            found[id_] = f"# {id_}\n\n{body.strip()}\n"
+    return found
 
 
 def failure_rules() -> dict[str, str]:

@@ -100,10 +100,8 @@ def time_limit(text: str, usual: float) -> float:
     Raises:
         UsageError: it is not a number of seconds.
     """
-    if not text.strip():
-        return usual
     try:
-        seconds = float(text)
+        seconds = float(text.strip() or usual)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 86_400:

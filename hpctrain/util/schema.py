@@ -77,10 +77,6 @@ class Section:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({values})"
-
     @classmethod
     @cache
     def fields(cls) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -17,8 +15,6 @@ from hpctrain.jobs import explanation
 from hpctrain.runs.layout import RUNS
 from hpctrain.util import installed
 from hpctrain.util.text import count, size, wrap
-
-_ITEM = re.compile(r"\s*(?:[-*]|\d+\.) +")
 
 
 @click.command("explain")
@@ -52,7 +48,7 @@ def command(words: tuple[str, ...], list_ids: bool, as_json: bool) -> None:
         if as_json:
             print_json(id=name, text=pages[name])
         else:
-            click.echo("\n".join(_wrapped(pages[name], columns(80))))
+            click.echo(pages[name].rstrip())
         return
     answer = explanation.explained(words)
     if as_json:
@@ -104,22 +100,6 @@ def _list(pages: dict[str, str], *, as_json: bool) -> None:
             pages=[{"id": name, "first_line": first_line(page)} for name, page in pages.items()]
         )
         return
-    width, of_command = columns(80), dict(installed.findings_by_command())
-    known = {name for ids in of_command.values() for name in ids}
-    of_command["explain"] = {name: page for name, page in pages.items() if name not in known}
-    for command_, ids in of_command.items():
-        click.echo(f"{command_}:")
-        for name in ids:
-            click.echo(f"  {name}: {first_line(pages[name])}"[:width])
+    for name, page in pages.items():
+        click.echo(f"{name}: {first_line(page)}"[: columns(80)])
     say(f"{len(pages)} pages; to read one: hpctrain explain {next(iter(pages))}")
-
-
-def _wrapped(page: str, width: int) -> Iterator[str]:
-    in_code = False
-    for line in page.splitlines():
-        in_code ^= line.startswith("```")
-        if in_code or not line or line.startswith(("#", "|", "    ", "```")):
-            yield line
-        else:
-            item = _ITEM.match(line)
-            yield from wrap(line, width, hanging=" " * (len(item[0]) if item else 0))

@@ -55,7 +55,46 @@ def command(ctx: click.Context, /, config_file: str | None, **parameters: Any) -
     asked = request_with_config(ctx, config_file, parameters, for_others="hpctrain fit --model")
     found = fit.answer(asked, _typed(parameters), every=parameters["every"])
     if parameters["as_json"]:
-        print_json(**_document(found))
+        site, given, own, host = found.own.site, found.given, found.own, found.host
+        remedies = () if found.rows else layouts.remedies(found.own.shape, found.own.layout, site)
+        print_json(
+            model={
+                "folder": found.model,
+                "type": found.own.shape.model_type,
+                "parameters": found.own.shape.parameters,
+                "trained": trainable(found.own.shape, found.own.layout.lora),
+                "labels": found.own.shape.labels or None,
+            },
+            gpu={
+                "name": site.gpu.name if site.gpu is not None else None,
+                "bytes": site.gpu_bytes,
+                "source": found.gpu_words,
+                "evidence": site.gpu.evidence if site.gpu is not None else None,
+            },
+            asked={
+                **_row(own),
+                "parts": {part.name: part.bytes for part in own.memory.parts},
+                "moment": own.memory.moment,
+                "allocated": own.memory.allocated,
+                "reserved": own.memory.reserved,
+                "context": own.memory.context,
+            },
+            host={
+                "parts": {part.name: part.bytes for part in host.parts},
+                "total": host.total,
+                "least": host.least,
+                "given": given.value if given is not None else None,
+                "source": given.source if given is not None else None,
+            },
+            rows=[
+                {"row": number, "best": row is found.best, **_row(row)}
+                for number, row in enumerate(found.rows, 1)
+            ],
+            tokens=found.work.tokens,
+            remedies=[asdict(each) for each in remedies],
+            assumption=speed.ASSUMPTION,
+            notes=list(found.notes),
+        )
     else:
         for line in _page(found, every=parameters["every"]):
             click.echo("\n".join(wrap(line, hanging="  ")) if line[:1].isalpha() else line)
@@ -199,49 +238,6 @@ def _nothing(found: fit.FitAnswer) -> Iterator[str]:
 
 
 # -- as JSON ---------------------------------------------------------------------------------------
-
-
-def _document(found: fit.FitAnswer) -> dict[str, Any]:
-    site, given, own, host = found.own.site, found.given, found.own, found.host
-    remedies = () if found.rows else layouts.remedies(found.own.shape, found.own.layout, site)
-    return {
-        "model": {
-            "folder": found.model,
-            "type": found.own.shape.model_type,
-            "parameters": found.own.shape.parameters,
-            "trained": trainable(found.own.shape, found.own.layout.lora),
-            "labels": found.own.shape.labels or None,
-        },
-        "gpu": {
-            "name": site.gpu.name if site.gpu is not None else None,
-            "bytes": site.gpu_bytes,
-            "source": found.gpu_words,
-            "evidence": site.gpu.evidence if site.gpu is not None else None,
-        },
-        "asked": {
-            **_row(own),
-            "parts": {part.name: part.bytes for part in own.memory.parts},
-            "moment": own.memory.moment,
-            "allocated": own.memory.allocated,
-            "reserved": own.memory.reserved,
-            "context": own.memory.context,
-        },
-        "host": {
-            "parts": {part.name: part.bytes for part in host.parts},
-            "total": host.total,
-            "least": host.least,
-            "given": given.value if given is not None else None,
-            "source": given.source if given is not None else None,
-        },
-        "rows": [
-            {"row": number, "best": row is found.best, **_row(row)}
-            for number, row in enumerate(found.rows, 1)
-        ],
-        "tokens": found.work.tokens,
-        "remedies": [each._asdict() for each in remedies],
-        "assumption": speed.ASSUMPTION,
-        "notes": list(found.notes),
-    }
 
 
 def _row(row: layouts.LayoutEstimate) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +27,6 @@ _COLUMNS = (
     *("JOB", "RUN", "STATE", "TIME", "STEP", "LOSS", "ETA"),
     *("MEMORY", "TOK/S", "NODES", "ON", "WHY"),
 )
-#: How many of the first columns are shown on a terminal of any width.
-_ALWAYS = 3
 _RIGHT = {"TIME", "STEP", "LOSS", "ETA", "MEMORY", "TOK/S", "NODES"}
 
 
@@ -103,21 +100,11 @@ def _show(rows: Sequence[queue.QueueRow]) -> None:
     heads = list(_COLUMNS)
     if sys.stdout.isatty():
         heads = [head for head in heads if any(row[head] not in ("-", "") for row in cells)]
-        # Leave out the last columns that do not fit, but not the reason: it is below its row.
-        while len(heads) > _ALWAYS and _width(heads, cells) > shutil.get_terminal_size().columns:
-            del heads[-2 if heads[-1] == "WHY" else -1]
     show_table(
         heads,
         [[row[head] for head in heads] for row in cells],
         right={at for at, head in enumerate(heads) if head in _RIGHT},
         colours=[_COLOURS.get(row.state.level) for row in rows],
-    )
-
-
-def _width(heads: list[str], cells: Sequence[dict[str, str]]) -> int:
-    kept = [head for head in heads if head != "WHY"]
-    return max(
-        map(text.width, text.table([kept, *([row[head] for head in kept] for row in cells)]))
     )
 
 

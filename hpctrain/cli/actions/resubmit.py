@@ -23,7 +23,6 @@ from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.explain.values import shown
 from hpctrain.jobs import request, suggest, targets
 from hpctrain.jobs import resubmit as service
-from hpctrain.jobs.resubmit import FixedScript, FixPlan
 from hpctrain.jobs.submit import StoredScript, SubmitOptions, SubmittedJobs, Submitter
 from hpctrain.runs import launch, layout, store
 from hpctrain.slurm.base import RefusedError, Scheduler
@@ -142,7 +141,7 @@ def _resubmit(runs: Path, name: str, parameters: dict[str, Any]) -> int:
     return submit.report(scheduler, jobs, parameters, runs)
 
 
-def _would_submit(plan: service.ResubmitPlan, fix: FixPlan | None) -> None:
+def _would_submit(plan: service.ResubmitPlan, fix: service.FixPlan | None) -> None:
     for each in plan.parts if fix is None else fix:
         # A changed script has no number until it is written.
         part = each.part
@@ -170,11 +169,11 @@ def _submit(
         ) from error
 
 
-def _rendered(fix: FixPlan) -> list[FixedScript]:
-    return [each for each in fix if isinstance(each, FixedScript)]
+def _rendered(fix: service.FixPlan) -> list[service.FixedScript]:
+    return [each for each in fix if isinstance(each, service.FixedScript)]
 
 
-def _is_agreed(fix: FixPlan, *, yes: bool) -> bool:
+def _is_agreed(fix: service.FixPlan, *, yes: bool) -> bool:
     unsure = [each for each in _rendered(fix) if each.diagnosis.certainty == "likely"]
     if not unsure or yes:
         return True
@@ -189,7 +188,7 @@ def _is_agreed(fix: FixPlan, *, yes: bool) -> bool:
     )
 
 
-def _change_lines(fix: FixPlan | None) -> list[str]:
+def _change_lines(fix: service.FixPlan | None) -> list[str]:
     found = []
     for each in _rendered(fix or ()):
         more = f" and {len(each.runs) - 1} more" if len(each.runs) > 1 else ""

@@ -36,7 +36,6 @@ from hpctrain.jobs import submit as service
 from hpctrain.jobs.request import Request, parse_request, suggested, words_of
 from hpctrain.jobs.script_files import chosen
 from hpctrain.jobs.scripts import Script, Scripts
-from hpctrain.jobs.submit import SubmitOptions, SubmittedJobs
 from hpctrain.local.scheduler import LocalScheduler
 from hpctrain.runs import launch, store
 from hpctrain.slurm import batch_script, job_ids
@@ -142,7 +141,7 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
     if not accepted and not parameters["no_check"]:
         is_named = batch_script is not None
         accepted = [_check(choice.scripts[0], asked, local=local, named=is_named)]
-    options = SubmitOptions(
+    options = service.SubmitOptions(
         run_id=parameters["run_id"],
         snapshot=not parameters["no_snapshot"],
         ignored=tuple(dict.fromkeys(id_ for ids in accepted for id_ in ids)),
@@ -250,7 +249,7 @@ def _accept(
 
 
 def report(
-    scheduler: Scheduler, submitted: SubmittedJobs, parameters: dict[str, Any], runs: Path
+    scheduler: Scheduler, submitted: service.SubmittedJobs, parameters: dict[str, Any], runs: Path
 ) -> int:
     """Print the submitted jobs and useful commands; with --wait, follow them to the end and return
     their exit code.

@@ -104,19 +104,13 @@ def _rows(runs: Path, wanted: tune.Definition) -> list[study.Row]:
 def _runs_of(runs: Path, name: str) -> Iterator[store.Run]:
     for tag in launch.tags(runs):
         whole = launch.load(runs, tag)
-        if whole is not None and whole.kind == "run" and _study_of(whole) == name:
+        if whole is None or whole.kind != "run":
+            continue
+        records = [files.read_json(whole.path / each.config) for each in whole.parts if each.config]
+        config = ((records or [None])[-1] or {}).get("config") or {}  # the newest
+        section = config.get("tune") or {}
+        if section and (section.get("study") or config.get("job_name")) == name:
             yield from targets.launched_runs(runs, whole)[0]
-
-
-def _study_of(whole: launch.Launch) -> str | None:
-    """Return the study whose trials a launch runs, according to its newest config."""
-    for part in reversed(whole.parts):
-        record = files.read_json(whole.path / part.config) if part.config else None
-        config = (record or {}).get("config")
-        section = config.get("tune") if isinstance(config, dict) else None
-        if isinstance(config, dict) and isinstance(section, dict):
-            return str(section.get("study") or config.get("job_name"))
-    return None
 
 
 def _run_of(runs: Path, row: study.Row) -> store.Run:
