@@ -113,7 +113,7 @@ def activation(spec: JobSpec) -> str:
     """
     lines = [
         'fail() { [[ $1 == *module* ]] || { echo "$1" >&2; exit 3; }; }',
-        f"{{ {render.activation(spec, installed.templates())} }} >/dev/null </dev/null",
+        f"{{ :\n{render.activation(spec, installed.templates())}\n}} >/dev/null </dev/null",
         f"unset {' '.join(spec.unset)}" if spec.unset else "",
         *(f"export {name}={shell.quote(value)}" for name, value in spec.env),
     ]

@@ -98,6 +98,13 @@ def started(
     return (seen or [None])[0], results
 
 
+def test_without_an_environment_it_is_that_of_the_shell(
+    context: Callable[..., DoctorContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts, results = started(context(spec={"launcher": "srun"}), monkeypatch)
+    assert (facts and facts.kind, results[0].probe) == ("caller", "environment")
+
+
 def test_an_environment_says_what_it_is(
     context: Callable[..., DoctorContext], empty_venv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
