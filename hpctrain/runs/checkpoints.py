@@ -285,20 +285,22 @@ def weights_of(word: str, *, runs: Path, tag: str | None) -> Path:
         UsageError: it does not exist, or is not complete.
     """
     run, rest = _run_named(word, runs, tag)
-    folder = stored.expanded(word) if run is None else run / rest
-    if run is not None and CHECKPOINT.match(rest) and (run / CHECKPOINTS / rest).is_dir():
-        folder = run / CHECKPOINTS / rest
+    folder, is_own = stored.expanded(word), False
+    if run is not None and (rest in ("", MODEL) or CHECKPOINT.match(rest)):
+        folder, is_own = run / rest, True
+        if rest and (run / CHECKPOINTS / rest).is_dir():
+            folder = run / CHECKPOINTS / rest
     if not folder.is_dir():
         raise UsageError(
             f"there are no weights {word!r}",
             details=(f"  looked for {folder}",),
             fix="hpctrain runs list",
         )
-    if (folder / "run.json").exists() or (run is not None and not rest):
+    if (folder / "run.json").exists() or (is_own and not rest):
         if not (folder / MODEL).is_dir():
             return _newest(folder, word)
         folder = folder / MODEL
-    if (folder / layout.CHECKPOINT_MANIFEST).exists() or run is not None:
+    if (folder / layout.CHECKPOINT_MANIFEST).exists() or is_own:
         if wrong := problems(folder, digests=False):
             raise UsageError(
                 f"{word!r} is not complete",

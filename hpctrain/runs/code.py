@@ -199,8 +199,9 @@ def take(
 
 def _store(target: Path, entries: Mapping[str, Entry], contents: Mapping[str, bytes]) -> None:
     """Store a snapshot, unless there is one with this digest."""
+    record = {"schema": SCHEMA, "files": [list(entry) for entry in entries.values()]}
     if target.is_dir():
-        os.utime(target / MANIFEST)  # it is in use, see `remove_unused`
+        files.write_json(target / MANIFEST, record)  # it is in use, see `remove_unused`
         return
     making = target.with_name(f".making-{uuid.uuid4().hex}")
     try:
@@ -213,7 +214,6 @@ def _store(target: Path, entries: Mapping[str, Entry], contents: Mapping[str, by
                 made.write_bytes(contents[path])
                 made.chmod(0o555 if entry.mode == EXECUTABLE else 0o444)
         making.mkdir(parents=True, exist_ok=True)
-        record = {"schema": SCHEMA, "files": [list(entry) for entry in entries.values()]}
         files.write_json(making / MANIFEST, record)
         making.rename(target)
     except OSError:

@@ -133,7 +133,8 @@ def read(run_dir: Path, *, most: int = 700) -> History:
     starts: list[Start] = []
     max_steps = last_step = None
     for attempt, rows in _rows_of_attempts(run_dir):
-        start, kept_at = Start(name=attempt.name, started=attempt.started), None
+        start, kept_at = Start(name=attempt.name, host=attempt.host, job=attempt.job), None
+        start.started = attempt.started
         for row, limit in rows:
             at, step, event = row["at"], row["step"], row["event"]
             if event == "begin":
@@ -162,8 +163,6 @@ def read(run_dir: Path, *, most: int = 700) -> History:
             outcome=attempt.outcome or ("interrupted" if attempt.was_interrupted else None),
             reason=attempt.reason,
             status=attempt.status,
-            host=attempt.host,
-            job=attempt.job,
         )
         starts.append(ended)
     points = [point for thinned in kept.values() for point in thinned.items()]
