@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Literal
 
 from hpctrain.explain.model import Diagnosis
 from hpctrain.memory.sample import Sample
@@ -84,18 +85,12 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Text; `soft` is less prominent, and `heading` is the title of the following blocks."""
+    """Text; `heading` is the title of the following blocks, `soft` is less prominent, and `verbatim`
+    keeps its lines: a command, or the end of a log.
+    """
 
     text: str
-    soft: bool = False
-    heading: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Verbatim:
-    """Preformatted lines: a command, or the end of a log."""
-
-    lines: tuple[str, ...]
+    kind: Literal["", "heading", "soft", "verbatim"] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +121,7 @@ class ReportProblem:
     evidence: tuple[tuple[str, str], ...] = ()
 
 
-Block = Paragraph | Verbatim | Table | Chart | ReportProblem
+Block = Paragraph | Table | Chart | ReportProblem
 #: Id, title and content.
 Section = tuple[str, str, Sequence[Block]]
 
@@ -186,11 +181,11 @@ def of_run(facts: RunReport) -> Document:
     )
     command: list[Block] = []
     if facts.command:
-        command = [Paragraph("launched by", soft=True), Verbatim((facts.command,))]
+        command = [Paragraph("launched by", "soft"), Paragraph(facts.command, "verbatim")]
     config = Table(head=("key", "value", "from"), rows=facts.config)
     log_ends: list[Block] = []
     for name, lines in facts.ends:
-        log_ends += [Paragraph(name, heading=True), Verbatim(tuple(lines))]
+        log_ends += [Paragraph(name, "heading"), Paragraph("\n".join(lines), "verbatim")]
     sections: list[Section] = [
         ("diagnosis", "Diagnosis", _diagnosis(facts)),
         ("starts", "Starts", [starts]),
@@ -276,11 +271,11 @@ def _diagnosis(facts: RunReport) -> list[Block]:
             known = "" if explanation.diagnoses else "No known cause matches. "
             where = f"{block.file}:{block.line}{who}"
             found.append(Paragraph(f"{known}The earliest error, {where}:"))
-            found.append(Verbatim(tuple(map(hidden, block.lines))))
+            found.append(Paragraph("\n".join(map(hidden, block.lines)), "verbatim"))
         for each in explanation.consequences:
             lines = text.count(each.count, "line")
             place = _place(each.evidence.file, each.evidence.line)
-            found.append(Paragraph(f"A consequence, {lines}: {each.what} ({place})", soft=True))
+            found.append(Paragraph(f"A consequence, {lines}: {each.what} ({place})", "soft"))
         notes += explanation.notes
     if not found and not notes and facts.given.state.word == "failed":
         notes = ["The logs do not show why it failed."]
@@ -366,10 +361,10 @@ def _training(facts: RunReport, curves: Sequence[Chart]) -> list[Block]:
     if not curves:
         note = "The training has recorded no loss; hpctrain's RunFiles callback records it."
         note = note if facts.history.starts else "The run has not started."
-        found.append(Paragraph(note, soft=True))
+        found.append(Paragraph(note, "soft"))
     if facts.evaluation:
         rows = [(name, number(value)) for name, value in facts.evaluation.items()]
-        found += [Paragraph("Evaluation", heading=True), Table(rows=rows)]
+        found += [Paragraph("Evaluation", "heading"), Table(rows=rows)]
     return found
 
 
@@ -426,13 +421,13 @@ def _efficiency(counted: Efficiency) -> list[Block]:
             )
             for part in counted.parts
         ]
-        found.append(Paragraph("Where the time went", heading=True))
+        found.append(Paragraph("Where the time went", "heading"))
         found.append(
             Table(head=("share", "time", "GPU hours", "spent on"), rows=rows, numeric=(0, 1, 2))
         )
     if counted.next:
         asks = [(ask.line, ask.asked or "-", ask.why) for ask in counted.next]
-        found.append(Paragraph("Request next time", heading=True))
+        found.append(Paragraph("Request next time", "heading"))
         found.append(Table(head=("next time", "requested", "because"), rows=asks))
     return [*found, *map(Paragraph, counted.notes)]
 

@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -39,8 +38,7 @@ def page(document: Document) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["figure"] = figure
-    environment.filters["groups"] = _groups
+    environment.filters |= {"groups": _groups, "keys": keys, "svg": _svg}
     style = (here / "page.css").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     html = environment.get_template("page.html.j2").render(
@@ -62,18 +60,7 @@ def _groups(blocks: Iterable[Block]) -> Iterable[tuple[bool, list[Block]]]:
         yield drawn, list(found)
 
 
-def figure(chart: Chart) -> dict[str, Any]:
-    """Return the template variables of a chart."""
-    return {
-        "id": chart.id,
-        "title": chart.title,
-        "says": chart.says,
-        "svg": Markup(_svg(chart)),  # noqa: S704 - drawn here, with all external text escaped
-        "keys": _keys(chart),
-    }
-
-
-def _keys(chart: Chart) -> list[tuple[str, str]]:
+def keys(chart: Chart) -> list[tuple[str, str]]:
     """Return (class of the line, name) for each colored line, and a label for the others."""
     coloured = [line for line in chart.series if line.colour is not None]
     found = [
@@ -153,7 +140,7 @@ def _text(words: str, x: float, y: float, kind: str = "tick", anchor: str = "end
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-def _svg(chart: Chart) -> str:
+def _svg(chart: Chart) -> Markup:
     """Return a chart's <svg>; screen readers read its title and description."""
     over, up = _x_range(chart), _y_range(chart)
     right, bottom = LEFT + PLOT_W, TOP + PLOT_H
@@ -185,7 +172,7 @@ def _svg(chart: Chart) -> str:
     lines = "".join(_line(line, over, up) for line in ordered)
     area = f'x="{LEFT}" y="{TOP}" width="{PLOT_W}" height="{PLOT_H}"'
     name = escape(chart.id)
-    return (
+    return Markup(  # noqa: S704 - drawn here, with all external text escaped
         f'<svg class="chart" id="{name}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
         f' aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{escape(chart.title)}</title>'
         f'<desc id="{name}-d">{escape(chart.says or chart.title)}</desc>{axes}'
