@@ -275,8 +275,8 @@ def of_paths(paths: Iterable[Path]) -> tuple[LogFile, ...]:
                 [log_file(file) for file in _in_directory(path, _DEPTH)],
                 key=lambda file: (file.job is None, natural(file.job or ""), order(file)),
             )
-    once = {os.path.realpath(file.path): file for file in reversed(found)}
-    return _numbered(settled(list(reversed(once.values()))))
+    once = {os.path.realpath(file.path): file for file in found}
+    return _numbered(settled(list(once.values())))
 
 
 def _patterns(

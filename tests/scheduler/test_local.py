@@ -117,6 +117,14 @@ def test_cancel_on_the_command_line_ends_what_a_killed_supervisor_left(hpctrain:
     assert LocalScheduler().status([job_id])[0].state == "CANCELLED"
 
 
+def test_a_process_that_reuses_the_id_of_a_supervisor_is_not_taken_for_it() -> None:
+    job = jobs.new()
+    job.write_holder(os.getpid())
+    assert job.holder() is not None
+    (job.path / "supervisor.json").write_text(json.dumps({"pid": os.getpid(), "created": 1.5}))
+    assert job.holder() is None
+
+
 def test_a_job_on_another_machine_of_a_shared_home_is_left_alone() -> None:
     job_id = submit("true")
     wait(job_id)
