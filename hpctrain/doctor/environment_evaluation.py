@@ -33,13 +33,15 @@ def problem(
 
 def evaluate(facts: EnvironmentFacts, context: DoctorContext) -> list[ProbeResult]:
     """Return the lines on the environment, on its libraries, and on its torch."""
-    build, prefix = facts.torch, facts.prefix
+    build, prefix, vendor = facts.torch, facts.prefix, None
+    if build is not None:
+        vendor = "cuda" if build.get("cuda") else "rocm" if build.get("hip") else "cpu"
     where = PathFacts(said=prefix, path=prefix, real=prefix, exists=True)
     python = PythonFacts(
         kind=facts.kind,
         said=str(getattr(context.spec, facts.kind, facts.name)),
         prefix=where,
-        torch=build.vendor if build is not None else None,
+        torch=vendor,
     )
     case = replace(context, around=replace(context.around, python=python))
     versions = list(_packages(facts, context))
@@ -48,8 +50,8 @@ def evaluate(facts: EnvironmentFacts, context: DoctorContext) -> list[ProbeResul
     sentence += "; they agree" if shown and not versions else ""
     of_torch = "torch is not installed"
     if build is not None:
-        names = {"cuda": f"CUDA {build.cuda}", "rocm": f"ROCm {build.hip}", "cpu": "the CPU only"}
-        of_torch = f"torch {build.version} is built for {names[build.vendor]}"
+        of_torch = f"torch {build.get('version')} is built for {vendor}"
+        of_torch += f" {build.get('cuda') or build.get('hip') or ''}".rstrip()
         of_torch += ", and the job trains on the CPU" if hardware.uses_cpu(case) else ""
     return [
         result(

@@ -28,27 +28,12 @@ class DoctorContext(Case):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchBuild:
-    """torch/version.py: the version, and the CUDA or ROCm version of the build; both None: a CPU
-    build.
-    """
-
-    version: str
-    cuda: str | None = None
-    hip: str | None = None
-
-    @property
-    def vendor(self) -> Literal["cuda", "rocm", "cpu"]:
-        """The platform of the build."""
-        return "cuda" if self.cuda else "rocm" if self.hip else "cpu"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentFacts:
     """The environment in which the job will train, as its Python reports it.
 
     Attributes:
         packages: name → version of the relevant packages that are installed.
+        torch: of torch/version.py: `version`, and `cuda` and `hip`, both None for a CPU build.
         kind: `venv`, `conda`, `uv`, `pixi`, or `caller`: the environment from which the job is
             submitted.
         name: as in the config, for use in a sentence.
@@ -61,7 +46,7 @@ class EnvironmentFacts:
     machine: str
     prefix: str
     packages: Mapping[str, str] = field(default_factory=dict)
-    torch: TorchBuild | None = None
+    torch: Mapping[str, str | None] | None = None
     kind: str = "caller"
     name: str = "the environment of this shell"
     place: str | None = None

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -29,19 +28,11 @@ from hpctrain.util import process, shell
 from hpctrain.util.file_systems import file_system, quota_of
 from hpctrain.util.text import count, size
 
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """One check of this machine, which may take `limit_s` seconds."""
-
-    name: str
-    limit_s: float
-    run: Callable[[DoctorContext], list[ProbeResult]]
+#: Name → how long it may take, in seconds, and the check of this machine.
+Probes = dict[str, tuple[float, Callable[[DoctorContext], list[ProbeResult]]]]
 
 
-def run_probes(
-    context: DoctorContext, probes: tuple[Probe, ...] | None = None
-) -> Iterator[ProbeResult]:
+def run_probes(context: DoctorContext, probes: Probes | None = None) -> Iterator[ProbeResult]:
     """Yield the results in the order of `probes`, each as soon as it and all earlier ones are
     available.
 
@@ -50,36 +41,29 @@ def run_probes(
     but does not keep the process alive. If the caller stops early, all programs that the probes
     have started are killed.
     """
-    began = time.monotonic()
-    running = [(probe, _begin(probe, context)) for probe in probes or PROBES]
-    try:
-        for probe, answer in running:
-            left = began + probe.limit_s - time.monotonic()
-            try:
-                results = answer.result(max(0.0, left))
-            except TimeoutError:
-                yield result(probe.name, f"did not end within {probe.limit_s:.0f} s", unknown=True)
-            except Exception as error:  # a failing probe must not hide the others
-                sentence = f"failed: {str(error) or type(error).__name__}"
-                yield result(probe.name, sentence, unknown=True)
-            else:
-                yield from results
-    finally:
-        if not all(answer.done() for _, answer in running):
-            _kill_children()
+    began, chosen = time.monotonic(), probes or PROBES
+    answers = {name: Future[list[ProbeResult]]() for name in chosen}
 
-
-def _begin(probe: Probe, context: DoctorContext) -> Future[list[ProbeResult]]:
-    answer: Future[list[ProbeResult]] = Future()
-
-    def run() -> None:
+    def run(name: str) -> None:
         try:
-            answer.set_result(probe.run(context))
+            answers[name].set_result(chosen[name][1](context))
         except Exception as error:
-            answer.set_exception(error)
+            answers[name].set_exception(error)
 
-    threading.Thread(target=run, name=f"probe {probe.name}", daemon=True).start()
-    return answer
+    for name in chosen:
+        threading.Thread(target=run, args=(name,), name=f"probe {name}", daemon=True).start()
+    try:
+        for name, answer in answers.items():
+            limit = chosen[name][0]
+            try:
+                yield from answer.result(max(0.0, began + limit - time.monotonic()))
+            except TimeoutError:
+                yield result(name, f"did not end within {limit:.0f} s", unknown=True)
+            except Exception as error:  # a failing probe must not hide the others
+                yield result(name, f"failed: {str(error) or type(error).__name__}", unknown=True)
+    finally:
+        if not all(answer.done() for answer in answers.values()):
+            _kill_children()
 
 
 def _kill_children() -> None:
@@ -344,10 +328,10 @@ def _nothing_to_try(context: DoctorContext) -> str | None:
     return None
 
 
-PROBES: tuple[Probe, ...] = (
-    Probe("slurm", 75.0, slurm),
-    Probe("modules", environment.ENVIRONMENT_S + 15, modules),
-    Probe("environment", environment.ENVIRONMENT_S + 15, environment.job_environment),
-    Probe("quotas", 30.0, quotas),
-    Probe("offline", _OFFLINE_S + 15, offline),
-)
+PROBES: Probes = {
+    "slurm": (75.0, slurm),
+    "modules": (environment.ENVIRONMENT_S + 15, modules),
+    "environment": (environment.ENVIRONMENT_S + 15, environment.job_environment),
+    "quotas": (30.0, quotas),
+    "offline": (_OFFLINE_S + 15, offline),
+}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpctrain.doctor.environment_evaluation import evaluate
-from hpctrain.doctor.facts import DoctorContext, EnvironmentFacts, TorchBuild
+from hpctrain.doctor.facts import DoctorContext, EnvironmentFacts
 from tests.doctor.clusters import cluster
 
 PACKAGES = {
@@ -23,13 +23,13 @@ WELL = EnvironmentFacts(
     machine="x86_64",
     prefix="/shared/v",
     packages=PACKAGES,
-    torch=TorchBuild(version="2.9.0+cu126", cuda="12.6"),
+    torch={"version": "2.9.0+cu126", "cuda": "12.6"},
     kind="venv",
     name="the virtual environment v",
     launcher="/shared/v/bin/accelerate",
 )
 DEMANDS = ("torch>=2.6", "transformers>=5.0", "trl>=1.10", "accelerate>=1.10.1")
-CPU = replace(WELL, torch=TorchBuild(version="2.9.0+cpu"))
+CPU = replace(WELL, torch={"version": "2.9.0+cpu"})
 ROCM = cluster(nodes={"n": {"gpus": 8, "vendor": "rocm", "arch": "x86_64"}})
 ARM = cluster(nodes={"n": {"gpus": 4, "arch": "aarch64", "vendor": "cuda"}})
 

@@ -55,11 +55,7 @@ def test_a_probe_that_hangs_or_breaks_hides_no_other(context: Callable[..., Doct
     def well(_case: DoctorContext) -> list[ProbeResult]:
         return [ProbeResult(probe="well", sentence="fine")]
 
-    probes = (
-        login.Probe("hangs", 0.5, hangs),
-        login.Probe("breaks", 5, breaks),
-        login.Probe("well", 5, well),
-    )
+    probes: login.Probes = {"hangs": (0.5, hangs), "breaks": (5, breaks), "well": (5, well)}
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     found = list(login.run_probes(context(), probes))
     assert [(verdict.probe, verdict.word) for verdict in found] == [
@@ -134,11 +130,11 @@ def test_this_environment_with_its_packages_and_torch(
         assert version == importlib.metadata.version(name)
     build = facts.torch
     assert build is not None
-    assert (build.version, build.cuda, build.hip) == (
-        torch.__version__,
-        torch.version.cuda,
-        torch.version.hip,
-    )
+    assert build == {
+        "version": torch.__version__,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+    }
 
 
 def test_an_old_python_can_read_the_question() -> None:
@@ -171,7 +167,7 @@ def test_the_variables_and_the_directory_of_the_job(
     facts, _ = started(context(spec=spec), monkeypatch)
     assert facts is not None
     assert facts.torch is not None
-    assert (facts.torch.vendor, facts.torch.version) == ("rocm", "9.9+rocm")
+    assert facts.torch == {"version": "9.9+rocm", "cuda": None, "hip": "6.4"}
 
 
 # -- modules ---------------------------------------------------------------------------------------

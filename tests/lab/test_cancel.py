@@ -77,14 +77,3 @@ def test_tasks_by_id_and_by_run(lab: Lab, tmp_path: Path) -> None:
         wait_for(lab, job, {0: "RUNNING", 3: "RUNNING"})
     finally:
         lab.run("scancel", job)
-
-
-def test_a_list_of_tasks_that_squeue_cuts_short(lab: Lab, tmp_path: Path) -> None:
-    indices = [number * (number + 1) // 2 for number in range(35)]
-    job = lab.submit("true", tmp_path, f"--array={','.join(map(str, indices))}", "--hold", *SMALL)
-    try:
-        assert cancel(lab, tmp_path, f"{job}_500-600").returncode == 0
-        wait_for(lab, job, {index: "PENDING" for index in indices if index < 500})
-        assert cancel(lab, tmp_path, f"{job}_5").returncode == 2  # there is a 55
-    finally:
-        lab.run("scancel", job)

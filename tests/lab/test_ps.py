@@ -16,7 +16,6 @@ import pytest
 from hpctrain.slurm.client import SlurmScheduler
 from hpctrain.slurm.notations.records import JobRecord
 from tests.lab.conftest import Lab
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 MIB = 1024**2
@@ -164,19 +163,6 @@ def test_a_step_that_the_kernel_killed(lab: Lab, tmp_path: Path) -> None:
     )
 
 
-def test_a_requeued_job_counts_its_starts(lab: Lab, tmp_path: Path) -> None:
-    job = lab.submit(
-        '[ -n "$SLURM_RESTART_COUNT" ] || { scontrol requeue $SLURM_JOB_ID; sleep 600; }',
-        tmp_path,
-        "--mem=100",
-        "--time=5",
-    )
-    wait_until(lambda: account(job).state == "COMPLETED")
-    found = account(job)
-    assert (found.restarts, [each.state for each in found.earlier]) == (1, ["REQUEUED"])
-    assert found.submitted == found.earlier[0].submitted
-
-
 def test_tasks_of_an_array(lab: Lab, ps: Ps, tmp_path: Path) -> None:
     job = lab.submit(
         "exit $((SLURM_ARRAY_TASK_ID % 2))", tmp_path, "--array=0-3", "--mem=50", "--time=5"
@@ -191,39 +177,3 @@ def test_tasks_of_an_array(lab: Lab, ps: Ps, tmp_path: Path) -> None:
     out = ps().stdout
     assert f"{job}_[0,2]" in out
     assert f"{job}_[1,3]" in out
-
-
-def test_without_sacct_the_controller_says_the_same(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = lab.submit("exit 3", tmp_path, "--mem=100", "--time=5", "--gres=gpu:1", "--nodes=2")
-    lab.finished(job)
-    full = account(job)
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "sacct").write_text(
-        "#!/bin/sh\necho 'Slurm accounting storage is disabled' >&2\nexit 1\n"
-    )
-    (programs / "sacct").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    less = account(job)
-    said = "what accounting would add is missing: sacct said: Slurm accounting storage is disabled"
-    assert (less.source, less.steps, less.note) == ("scontrol", (), said)
-    for name in (
-        "state",
-        "exit_code",
-        "submitted",
-        "started",
-        "ended",
-        "n_nodes",
-        "gpus",
-        "memory_bytes",
-        "time_limit_s",
-        "partition",
-        "nodes",
-    ):
-        assert getattr(less, name) == getattr(full, name), name
-    many = SlurmScheduler().accounts([job, "9000001"])
-    assert [(each.job_id, each.source, each.started, each.ended) for each in many] == [
-        (job, "scontrol", full.started, full.ended)
-    ]

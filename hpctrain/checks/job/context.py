@@ -100,7 +100,7 @@ class PythonFacts:
     prefix: PathFacts | None
     lacks: str | None = None
     packages: Mapping[str, str] | None = None
-    torch: Literal["cuda", "rocm", "cpu"] | None = None
+    torch: str | None = None
     version: tuple[int, int] | None = None
 
 
