@@ -98,16 +98,12 @@ class CommandGroup(click.Group):
         return name, command, rest
 
 
-class LazyGroup(CommandGroup):
-    """Imports a command's module only when the command is called."""
-
+class _LazyGroup(CommandGroup):  # imports a command's module only when the command is called
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order in which they are used."""
         del ctx
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
         del ctx
         if cmd_name not in VERBS:
             return None
@@ -117,7 +113,6 @@ class LazyGroup(CommandGroup):
         return cast(click.Command, getattr(importlib.import_module(f"hpctrain.cli.{module}"), name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands in their groups, without importing them."""
         del ctx
         width = max(map(len, VERBS))
         for title, commands in GROUPS.items():
@@ -149,7 +144,7 @@ click.Context.formatter_class = _HelpFormatter
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=_LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

@@ -34,16 +34,13 @@ _ENDS_S, _ENDS_EACH_S = 1.0, 0.02
 _ASK_LEAST_S, _ASK_LAST_S = 1.0, 60.0
 
 
-class Tail:
-    """Copies a growing log to a stream, from its start, without control sequences."""
-
+class _Tail:  # copies a growing log to a stream, without control sequences
     def __init__(self, path: Path, target: TextIO) -> None:
         self.target = target
         self._file = Growing(path, whole_lines=False)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def copy(self) -> None:
-        """Copy new content."""
         from hpctrain.logs import text
 
         while new := self._file.look():  # in pieces: a log may be larger than memory
@@ -208,7 +205,7 @@ def tails_of(logs: LogFiles | None) -> list[Callable[[], None]]:
         return []
     targets = {logs.output: raw(sys.stdout)}
     targets.setdefault(logs.error, raw(sys.stderr))
-    return [Tail(path, target).copy for path, target in targets.items()]
+    return [_Tail(path, target).copy for path, target in targets.items()]
 
 
 def known_jobs(

@@ -50,19 +50,16 @@ def complete_runs(_: click.Context, __: click.Parameter, incomplete: str) -> lis
     return sorted(name for name in names if name[0] != "." and name.startswith(incomplete))
 
 
-def complete_clusters(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Return the built-in profiles with this prefix."""
+def _complete_clusters(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     names = (path.stem for path in Path(hpctrain.clusters.__file__).parent.glob("*.yaml"))
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-def complete_partitions(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Return the partitions in Slurm with this prefix."""
+def _complete_partitions(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     return _answered(["sinfo", "--noheader", "--format=%R"], incomplete)
 
 
-def complete_accounts(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Return the user's accounts with this prefix."""
+def _complete_accounts(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     user = os.environ.get("USER", "")
     words = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={user}"]
     return _answered([*words, "format=account"], incomplete)
@@ -185,9 +182,9 @@ _GROUP = {entry.option: _TITLES.get(entry.path[0], "Training") for entry in FIEL
 }
 #: Options with their completion functions.
 _COMPLETED = {
-    "--partition": complete_partitions,
-    "--account": complete_accounts,
-    "--cluster": complete_clusters,
+    "--partition": _complete_partitions,
+    "--account": _complete_accounts,
+    "--cluster": _complete_clusters,
 }
 
 

@@ -227,8 +227,7 @@ def from_json(value: Any) -> Definition:
     return found
 
 
-def direction_of(metric: str) -> Direction | None:
-    """Return the direction to optimize a metric, if its name implies it."""
+def _direction_of(metric: str) -> Direction | None:
     words = metric.lower().replace("-", "_").split("_")
     if any(word in _FALL for word in words):
         return "minimize"
@@ -319,7 +318,7 @@ def problems(config: Config) -> Iterator[tuple[KeyPath, str]]:
                 ("tune",),
                 f"and {other} are two ways to make many jobs of one config; keep one of them",
             )
-    if tune.direction is None and direction_of(tune.metric) is None:
+    if tune.direction is None and _direction_of(tune.metric) is None:
         yield (
             ("tune", "direction"),
             f"is missing: {tune.metric} does not tell the direction: minimize or maximize",
@@ -365,7 +364,7 @@ def definition(
         first=_asked_first(config),
         trials=tune.trials,
         metric=tune.metric,
-        direction=tune.direction or direction_of(tune.metric) or "minimize",
+        direction=tune.direction or _direction_of(tune.metric) or "minimize",
         sampler=tune.sampler,
         seed=tune.seed,
         value=tune.value or ("best" if best else "last"),

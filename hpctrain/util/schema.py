@@ -148,7 +148,7 @@ class _Reader:
         if origin is tuple and not isinstance(written, tuple):
             return tuple(
                 self.value(item, inner[0], (*path, str(index)))
-                for index, item in enumerate(as_list(written))
+                for index, item in enumerate(_as_list(written))
             )
         if origin in (dict, Mapping):
             if not isinstance(written, dict):
@@ -193,8 +193,7 @@ def _truth(written: Any) -> bool:
     raise Problem(f"must be true or false, not {kind_of(written)}")
 
 
-def as_list(value: Any) -> list[Any]:
-    """Return `value`, which must be a list."""
+def _as_list(value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
     raise Problem("must be a list, such as [a, b]")

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 
 import pytest
@@ -111,23 +110,6 @@ def test_following_goes_on_through_a_requeue_to_the_end(desk: Desk) -> None:
     ]
     assert "\n".join(lines[-2:]) in desk.run("logs", "again").out
     assert ": completed" in done.err
-
-
-@pytest.mark.slow
-def test_ctrl_c_leaves_the_job_alone_and_says_so(desk: Desk, hpctrain: str) -> None:
-    desk.write("train.py", 'import time\nprint("begun")\ntime.sleep(600)\n')
-    assert desk.run("render", "--script", "train.py", "--launcher", "srun", "--gpus", "1").code == 0
-    assert desk.run("submit", "--local", "--run-id", "long").code == 0
-    process = background(hpctrain, "logs", "-f", "long")
-    assert process.stdout is not None
-    while "begun" not in process.stdout.readline():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 130
-    assert "keeps running; to stop it: hpctrain cancel" in said
-    assert "RUNNING" in desk.run("ps").out
-    assert desk.run("cancel", "long", "--yes").code == 0
 
 
 @pytest.mark.slow

@@ -106,21 +106,6 @@ def test_a_script_of_another_config_is_not_rendered_from_none(desk: Desk) -> Non
 
 
 @pytest.mark.usefixtures("no_slurm")
-@pytest.mark.parametrize("verb", ["check", "submit"])
-def test_the_wrong_directory_is_named(desk: Desk, verb: str) -> None:
-    said = desk.run(verb, "--nodes", "1")
-    assert said.code == 1
-    words = (
-        f"a config: there is no config.yaml in {desk.directory}; cd to the directory that has"
-        " yours, or: hpctrain init"
-    )
-    assert words in " ".join((said.out + said.err).split())
-    desk.write("config.yaml", "job_name: sft\n")
-    said = desk.run(verb, "--nodes", "1")
-    assert "there is no config.yaml" not in said.out + said.err
-
-
-@pytest.mark.usefixtures("no_slurm")
 def test_an_option_is_never_the_value_of_another(desk: Desk) -> None:
     said = desk.run("prepare", "--demo", "--force")
     assert said.code == 2

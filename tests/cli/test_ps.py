@@ -10,8 +10,6 @@ import pytest
 
 from hpctrain.cli.actions import ps
 from hpctrain.report import queue
-from hpctrain.runs import job_state
-from hpctrain.runs.store import Attempt
 from hpctrain.slurm.notations import states
 from hpctrain.slurm.notations.records import SEPARATOR, JobRecord
 from hpctrain.slurm.pending import QueuePlace
@@ -317,10 +315,3 @@ def test_on_a_terminal_why_is_below_a_row_that_is_too_long(cluster: Desk, hpctra
 def test_why_in_words(job: dict[str, object], standing: QueuePlace, words: str) -> None:
     record = JobRecord(**({"job_id": "1", "scheduler": "slurm", "state": "PENDING"} | job))  # type: ignore[arg-type]
     assert queue.state_of(record, None, place=standing, now=time.time()).why == words
-
-
-def test_the_exit_code_of_the_training_is_shown_and_not_what_slurm_makes_of_it() -> None:
-    """Slurm 22.05 records a batch script that exits with 143 as 15:0."""
-    attempt = Attempt(name="7.0", job_id="7", status=143, outcome="failed", ended=1.0)
-    state = job_state.of_job("FAILED", attempt, exit_code=15)
-    assert state.words == "failed with exit code 143 (SIGTERM)"

@@ -196,13 +196,6 @@ class TestShow:
         [attempt] = found["attempts"]
         assert (attempt["outcome"], attempt["reason"]) == ("failed", "nan")
 
-    @pytest.mark.parametrize("damaged", [[1, 2], 5, "x"])
-    def test_a_damaged_config_is_no_crash(self, desk: Desk, runs: Path, damaged: Any) -> None:
-        launch = runs / ".launches" / "sft-old"
-        launch.mkdir(parents=True)
-        make.write(launch / "config.json", {"config": {"training": damaged}, "origins": damaged})
-        assert desk.run("runs", "show", "sft-old").code == 0
-
     def test_what_is_not_there(self, desk: Desk, runs: Path) -> None:
         assert "there is no run 'sft-oldd'" in desk.refused("runs", "show", "sft-oldd").err
         assert "there is no run" in desk.refused("runs", "show", "Nov20_tensorboard").err

@@ -342,28 +342,6 @@ def test_slurm_is_asked_every_30_s(slurm: Desk) -> None:
 
 
 @pytest.mark.usefixtures("no_slurm")
-def test_a_job_that_has_ended_is_not_asked_for_again(slurm: Desk) -> None:
-    slurm.write("state", "123 COMPLETED None\n")
-    now = 0.0
-    poll = StatusPoller(lambda: now)
-    for second in range(0, 600, 5):
-        now = float(second)
-        poll.ask(["123"])
-    assert poll.asked == 1
-    assert poll.has_ended("123")
-
-
-@pytest.mark.usefixtures("no_slurm")
-def test_tasks_that_wait_are_found_among_each_other(slurm: Desk) -> None:
-    slurm.write("state", "7_1 RUNNING None\n7_[2-4%1] PENDING Resources\n")
-    poll = StatusPoller(time.monotonic)
-    poll.ask(["7_1", "7_3", "7_9"])
-    waiting, other = poll.record("7_3"), poll.record("7_9")
-    assert waiting.state == "PENDING"
-    assert other is None
-
-
-@pytest.mark.usefixtures("no_slurm")
 def test_a_controller_that_is_silent_is_a_note(slurm: Desk) -> None:
     slurm.program(
         "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"

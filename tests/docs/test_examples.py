@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from hpctrain.memory import parse_line as memory_line
 from tests.runs import make
 
 ROOT = Path(__file__).parents[2]
@@ -91,12 +90,6 @@ def test_the_diagnosis_of_the_readme_is_that_of_its_page() -> None:
         if block.startswith("$ hpctrain explain\n")
     ]
     assert shown.removeprefix("$ hpctrain explain\n") in (ROOT / "docs" / "explain.md").read_text()
-
-
-def test_the_memory_line_of_the_readme_is_one() -> None:
-    (line,) = [text for text in blocks(ROOT / "README.md", "") if text.startswith("[memory] ")]
-    sample = memory_line(line)
-    assert (sample.rank, sample.torch_peak_mib) == (3, 15380)
 
 
 def test_the_programs_of_the_memory_page_read_a_log_and_a_run(tmp_path: Path) -> None:

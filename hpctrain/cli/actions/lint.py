@@ -25,7 +25,7 @@ _SUFFIXES = (".sbatch", ".slurm")
 
 
 @dataclass(frozen=True, slots=True)
-class LintedScript:
+class _LintedScript:
     """A script: its name in findings, its file (None for stdin), and its text, line ends
     unchanged.
     """
@@ -174,8 +174,8 @@ def findings_of(text: str, name: str, cluster: str | None) -> list[Finding]:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _read_all(files: tuple[str, ...]) -> list[LintedScript]:
-    scripts: list[LintedScript] = []
+def _read_all(files: tuple[str, ...]) -> list[_LintedScript]:
+    scripts: list[_LintedScript] = []
     problems: list[str] = []
     for name in dict.fromkeys(files):
         try:
@@ -190,7 +190,7 @@ def _read_all(files: tuple[str, ...]) -> list[LintedScript]:
     return scripts
 
 
-def _read(name: str) -> list[LintedScript]:
+def _read(name: str) -> list[_LintedScript]:
     path = Path(name)
     read: list[tuple[str, Path | None, bytes]] = []
     if name == "-":
@@ -206,7 +206,7 @@ def _read(name: str) -> list[LintedScript]:
     if any(b"\0" in content for _, _, content in read):
         raise ValueError("has NUL bytes, so it is not a script")
     return [
-        LintedScript(each, file, content.decode("utf-8", "surrogateescape"))
+        _LintedScript(each, file, content.decode("utf-8", "surrogateescape"))
         for each, file, content in read
     ]
 
@@ -214,7 +214,7 @@ def _read(name: str) -> list[LintedScript]:
 # -- fixes -----------------------------------------------------------------------------------------
 
 
-def _fixed(script: LintedScript, chosen: frozenset[str]) -> tuple[str, tuple[str, ...]]:
+def _fixed(script: _LintedScript, chosen: frozenset[str]) -> tuple[str, tuple[str, ...]]:
     """Return the text after the safe fixes, and their ids; never change a script by hpctrain."""
     from hpctrain.checks.script import fix
 
@@ -228,7 +228,7 @@ def _fixed(script: LintedScript, chosen: frozenset[str]) -> tuple[str, tuple[str
     return script.text, ()
 
 
-def _show_diff(scripts: list[LintedScript], chosen: frozenset[str]) -> int:
+def _show_diff(scripts: list[_LintedScript], chosen: frozenset[str]) -> int:
     changed = False
     for script in scripts:
         # Make carriage returns visible: a fix may remove them.
@@ -243,7 +243,7 @@ def _show_diff(scripts: list[LintedScript], chosen: frozenset[str]) -> int:
     return int(changed)
 
 
-def _fix_all(scripts: list[LintedScript], chosen: frozenset[str]) -> list[LintedScript]:
+def _fix_all(scripts: list[_LintedScript], chosen: frozenset[str]) -> list[_LintedScript]:
     """Write the fixed texts, all or none, keeping the mode of each file.
 
     Raises:
@@ -253,7 +253,7 @@ def _fix_all(scripts: list[LintedScript], chosen: frozenset[str]) -> list[Linted
     from hpctrain.jobs.script_files import write_whole
 
     texts: dict[Path, str] = {}
-    result: list[LintedScript] = []
+    result: list[_LintedScript] = []
     for script in scripts:
         if script.path is None:
             raise UsageError("--fix cannot write to stdin", hint="use --diff")

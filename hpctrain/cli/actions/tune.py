@@ -274,16 +274,13 @@ def _read(runs: Path, name: str | None) -> tuple[str, tune.Definition, list[stud
 _NOT_OURS = ("batch_script", "help")
 
 
-class TuneCommand(JobCommand, click.Group):
-    """A group with the options of a job, which is also a command without a subcommand."""
-
+class _TuneCommand(JobCommand, click.Group):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Show both forms."""
         del ctx
         return ["[OPTIONS]", "[-- TRAINING_ARGUMENTS]", "|", "status [NAME]", "|", "best NAME"]
 
 
-@click.group("tune", cls=TuneCommand, invoke_without_command=True)
+@click.group("tune", cls=_TuneCommand, invoke_without_command=True)
 @job_options
 @click.pass_context
 def command(ctx: click.Context, /, **parameters: Any) -> int | None:
