@@ -101,6 +101,15 @@ def test_a_traceback_whose_head_repeats_is_shown_with_its_head(tmp_path: Path) -
     assert shown.lines[0] == "Traceback (most recent call last):"
 
 
+def test_each_start_of_a_job_keeps_errors_of_its_own(tmp_path: Path) -> None:
+    error = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nMyOwnError: no\n'
+    lost = "srun: error: Node failure on gpu013\n"
+    again = "hpctrain: attempt 7.1 of the run r begins on gpu014\n"
+    content = (error + "waiting\n" * 70) * 6 + lost + again + error
+    scanned = look([log(tmp_path, content.encode())])
+    assert [each.part for each in scanned.troubles if each.traceback] == [0, 0, 0, 0, 1]
+
+
 @pytest.mark.parametrize("kind", ["tracebacks", "words"])
 def test_work_grows_with_the_size_and_no_faster(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
