@@ -105,7 +105,7 @@ def test_each_start_of_a_job_keeps_errors_of_its_own(tmp_path: Path) -> None:
     error = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nMyOwnError: no\n'
     lost = "srun: error: Node failure on gpu013\n"
     again = "hpctrain: attempt 7.1 of the run r begins on gpu014\n"
-    content = (error + "waiting\n" * 70) * 6 + lost + again + error
+    content = (error + "waiting for the other processes\n" * 70) * 6 + lost + again + error
     scanned = look([log(tmp_path, content.encode())])
     assert [each.part for each in scanned.troubles if each.traceback] == [0, 0, 0, 0, 1]
 
