@@ -9,24 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 MIB = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReading:
-    """One reading of a device; sizes in MiB, None for what the driver does not report."""
-
-    index: int | None = None
-    name: str | None = None
-    uuid: str | None = None
-    used_mib: int | None = None
-    total_mib: int | None = None
-    utilisation_percent: int | None = None
 
 
 class DeviceNotFoundError(LookupError):
@@ -46,18 +33,18 @@ class NvmlGpu:
     """
 
     def __init__(self, nvml: Any, uuids: Sequence[str]) -> None:
-        self._nvml = nvml
-        self._handle = _find(nvml, uuids)
-        self._fixed = GpuReading(
-            index=self._optional(
+        self._nvml, self._handle = nvml, _find(nvml, uuids)
+        self._fixed = {
+            "gpu_index": self._optional(
                 lambda: int(nvml.nvmlDeviceGetIndex(_physical(nvml, self._handle)))
             ),
-            name=self._optional(lambda: str(nvml.nvmlDeviceGetName(self._handle))),
-            uuid=self._optional(lambda: str(nvml.nvmlDeviceGetUUID(self._handle))),
-        )
+            "gpu_name": self._optional(lambda: str(nvml.nvmlDeviceGetName(self._handle))),
+            "gpu_uuid": self._optional(lambda: str(nvml.nvmlDeviceGetUUID(self._handle))),
+        }
 
-    def read(self) -> GpuReading:
-        """Return the device's current state.
+    def read(self) -> dict[str, Any]:
+        """Return the device's current state as fields of a Sample; None for what the driver does
+        not report.
 
         `used` includes what the driver reserves for itself, because no process can use it.
 
@@ -69,15 +56,15 @@ class NvmlGpu:
         # GPUs that share the host's memory do not report their own.
         with contextlib.suppress(self._nvml.NVMLError_NotSupported):
             memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
-        return replace(
-            self._fixed,
-            used_mib=None if memory is None else int(memory.used) // MIB,
-            total_mib=None if memory is None else int(memory.total) // MIB,
+        return {
+            **self._fixed,
+            "gpu_used_mib": None if memory is None else int(memory.used) // MIB,
+            "gpu_total_mib": None if memory is None else int(memory.total) // MIB,
             # A MIG device has no utilization, and some sites forbid reading it.
-            utilisation_percent=self._optional(
+            "gpu_utilisation_percent": self._optional(
                 lambda: int(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
             ),
-        )
+        }
 
     def _optional(self, call: Callable[[], T]) -> T | None:
         try:
@@ -113,14 +100,9 @@ def _is_mig(nvml: Any, handle: Any) -> bool:
 
 
 def _physical(nvml: Any, handle: Any) -> Any:
-    try:
-        return (
-            nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-            if _is_mig(nvml, handle)
-            else handle
-        )
-    except nvml.NVMLError:
-        return handle
+    if _is_mig(nvml, handle):
+        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    return handle
 
 
 def current_device(torch: Any) -> int | None:
@@ -134,28 +116,29 @@ def current_device(torch: Any) -> int | None:
     return int(torch.cuda.current_device())
 
 
-def read_allocator(torch: Any, device: int) -> tuple[int, int, int]:
+def read_allocator(torch: Any, device: int) -> dict[str, int]:
     """Return `memory_allocated`, `max_memory_allocated` and `memory_reserved` of torch's caching
-    allocator on a device, in MiB, from one reading.
+    allocator on a device, in MiB, from one reading, as fields of a Sample.
     """
     stats = torch.cuda.memory_stats(device)
-    names = ("allocated_bytes.all.current", "allocated_bytes.all.peak")
-    current, peak = (stats.get(name, 0) // MIB for name in names)
-    return current, peak, stats.get("reserved_bytes.all.current", 0) // MIB
+    names = {
+        "torch_allocated_mib": "allocated_bytes.all.current",
+        "torch_peak_mib": "allocated_bytes.all.peak",
+        "torch_reserved_mib": "reserved_bytes.all.current",
+    }
+    return {field: stats.get(name, 0) // MIB for field, name in names.items()}
 
 
-def read_device(torch: Any, device: int) -> GpuReading:
-    """Return torch's reading of the entire device, for GPUs that NVML does not support (AMD) or
-    cannot read.
+def read_device(torch: Any, device: int) -> dict[str, Any]:
+    """Return torch's reading of the entire device as fields of a Sample, for GPUs that NVML does
+    not support (AMD) or cannot read.
 
     `used` is the driver's total minus free, over all processes.
     """
     free, total = torch.cuda.mem_get_info(device)
-    return GpuReading(
-        name=str(torch.cuda.get_device_properties(device).name),
-        used_mib=(total - free) // MIB,
-        total_mib=total // MIB,
-    )
+    name = str(torch.cuda.get_device_properties(device).name)
+    used = (total - free) // MIB
+    return {"gpu_name": name, "gpu_used_mib": used, "gpu_total_mib": total // MIB}
 
 
 def wanted_uuids(torch: Any, device: int, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
 """Host memory used by this process, its descendants, the cgroup and the node.
 
 Reads /proc directly because psutil would scan every process of the node, and a sample must cost
-well under a millisecond. On systems other than Linux it uses psutil. This module must not import
-torch.
+well under a millisecond. This module must not import torch.
 """
 
 from __future__ import annotations
@@ -49,34 +48,36 @@ def children_rss_mib(pid: int | None = None) -> int:
         with contextlib.suppress(OSError, IndexError):  # it ended between listing and reading
             total += 0 if process == root else _rss_bytes(process)
             for thread in os.listdir(f"/proc/{process}/task"):  # noqa: PTH208 - names, not a hundred Paths
-                waiting += _children_of(process, thread)
+                waiting += map(int, _read(f"/proc/{process}/task/{thread}/children").split())
     return total // MIB
 
 
 def _rss_bytes(pid: int | str) -> int:
     """Return the second number of /proc/PID/statm, resident pages, in bytes (proc_pid_statm(5))."""
-    with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:  # noqa: PTH123 - Path.open costs as much as the read
-        return int(file.read(128).split()[1]) * _PAGE
+    return int(_read(f"/proc/{pid}/statm").split()[1]) * _PAGE
 
 
-def _children_of(pid: int, thread: str) -> list[int]:
+def _read(path: Path | str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a Path.open costs as much as the read
     try:
-        with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:  # noqa: PTH123 - see _rss_bytes
-            return [int(child) for child in file.read(1 << 20).split()]
-    except OSError:
-        return []
+        return os.read(descriptor, 1 << 20)
+    finally:
+        os.close(descriptor)
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
 #: v1 writes "no limit" as the largest multiple of the page size below 2**63; v2 writes `max`.
 _V1_UNLIMITED = 1 << 62
+#: By version: the files of the limit and of the usage, the prefix of names in memory.stat.
+_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", b"total_"),
+    2: ("memory.max", "memory.current", b""),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupLevel:
-    """The level of a memory cgroup hierarchy that limits this process most; version 1 or 2."""
+    """A level of a memory cgroup hierarchy; version 1 or 2."""
 
     directory: Path
     version: int
@@ -91,32 +92,36 @@ class CgroupLevel:
             OSError: the files cannot be read.
             ValueError: a file does not contain a number.
         """
-        usage, prefix = "memory.current", b""
-        if self.version == 1:
-            usage, prefix = "memory.usage_in_bytes", b"total_"
-        charged = int(_read(self.directory / usage))
+        _, usage, prefix = _FILES[self.version]
         lines = _read(self.directory / "memory.stat").splitlines()
         stat = dict(line.split(b" ", 1) for line in lines)
         names = (prefix + b"inactive_file", prefix + b"active_file")
         cache = sum(int(stat.get(name, b"0")) for name in names)
-        return max(0, charged - cache) // MIB
+        return max(0, int(_read(self.directory / usage)) - cache) // MIB
 
     def limit_mib(self) -> int | None:
-        """Return this level's limit in MiB, or None if it has none (any more).
+        """Return this level's limit in MiB, or None if it has none.
 
         Raises:
             OSError: the file cannot be read.
             ValueError: it does not contain a number.
         """
-        limit = _limit_bytes(self.directory, self.version)
-        return None if limit is None else limit // MIB
+        try:
+            text = _read(self.directory / _FILES[self.version][0]).strip()
+        except FileNotFoundError:
+            return None
+        if text == b"max" or int(text) >= _V1_UNLIMITED:
+            return None
+        return int(text) // MIB
 
 
 def find_limit(root: Path = Path("/")) -> CgroupLevel | None:
     """Return the level with the smallest memory limit, from this process's own cgroup upwards; None
     if there is no limit.
 
-    Of two equal limits the upper one counts, because sibling cgroups share it.
+    Of two equal limits the upper one counts, because sibling cgroups share it. In a container the
+    mount shows only a part of the hierarchy: if the process's path is outside of it (printed with
+    `..`, or relative to the host), the mount point is the closest match.
 
     Args:
         root: where /proc and the mounts are; tests pass a recorded tree.
@@ -124,87 +129,30 @@ def find_limit(root: Path = Path("/")) -> CgroupLevel | None:
     Raises:
         OSError: /proc/self/cgroup or /proc/self/mountinfo cannot be read.
     """
-    found = _own_directory(root)
-    if found is None:
-        return None
-    directory, top, version = found
-    best: tuple[int, Path] | None = None
-    while True:
-        limit = _limit_bytes(directory, version)
-        if limit is not None and (best is None or limit <= best[0]):
-            best = (limit, directory)
-        if directory == top or top not in directory.parents:
-            break
-        directory = directory.parent
-    return None if best is None else CgroupLevel(directory=best[1], version=version)
-
-
-def _own_directory(root: Path) -> tuple[Path, Path, int] | None:
-    v1_path: str | None = None
-    v2_path: str | None = None
+    own, mounts = dict[int, str](), dict[int, list[str]]()
     for line in (root / "proc/self/cgroup").read_text().splitlines():
-        hierarchy, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
-            v1_path = path
-        elif hierarchy == "0" and not controllers:
-            v2_path = path
-    mounts = _mounts(root)
+            own[1] = path
+        elif not controllers:
+            own[2] = path
+    for line in (root / "proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.partition(" ")
+        if kind == "cgroup2" or (kind == "cgroup" and "memory" in options):
+            mounts.setdefault(2 if kind == "cgroup2" else 1, left.split(" ")[3:5])
     # On a hybrid system one of the two hierarchies has the memory controller; v1 lists it if it
     # does.
-    for own, version in ((v1_path, 1), (v2_path, 2)):
-        if own is None or version not in mounts:
-            continue
-        mount_root, mount_point = mounts[version]
-        top = root / mount_point.lstrip("/")
-        return _below(top, mount_root, own), top, version
-    return None
-
-
-def _below(top: Path, mount_root: str, path: str) -> Path:
-    """Return the directory of cgroup `path` under a mount whose root is cgroup `mount_root`.
-
-    In a container the mount shows only a part of the hierarchy. If the process's path is outside of
-    it (printed with `..`, or relative to the host), the mount point is the closest match.
-    """
-    pure = PurePosixPath(path)
-    if ".." in pure.parts or not pure.is_relative_to(mount_root):
-        return top
-    directory = top / pure.relative_to(mount_root)
-    return directory if directory.is_dir() else top
-
-
-def _mounts(root: Path) -> dict[int, tuple[str, str]]:
-    found: dict[int, tuple[str, str]] = {}
-    for line in (root / "proc/self/mountinfo").read_text().splitlines():
-        left, separator, right = line.partition(" - ")
-        fields, kind = left.split(" "), right.split(" ")
-        if not separator or len(fields) < 5 or len(kind) < 3:
-            continue
-        place = (fields[3], fields[4])
-        if kind[0] == "cgroup" and "memory" in kind[2].split(","):
-            found.setdefault(1, place)
-        elif kind[0] == "cgroup2":
-            found.setdefault(2, place)
-    return found
-
-
-def _limit_bytes(directory: Path, version: int) -> int | None:
-    try:
-        text = _read(
-            directory / ("memory.limit_in_bytes" if version == 1 else "memory.max")
-        ).strip()
-    except FileNotFoundError:
+    version = min(own.keys() & mounts.keys(), default=None)
+    if version is None:
         return None
-    if text == b"max":
-        return None
-    limit = int(text)
-    return None if version == 1 and limit >= _V1_UNLIMITED else limit
-
-
-def _read(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, 1 << 16)
-    finally:
-        os.close(descriptor)
+    mount_root, mount_point = mounts[version]
+    top = directory = root / mount_point.lstrip("/")
+    pure = PurePosixPath(own[version])
+    if ".." not in pure.parts and pure.is_relative_to(mount_root):
+        inside = top / pure.relative_to(mount_root)
+        directory = inside if inside.is_dir() else top
+    above = directory.relative_to(top).parts
+    levels = [CgroupLevel(top.joinpath(*above[:depth]), version) for depth in range(len(above) + 1)]
+    limits = [(limit, level) for level in levels if (limit := level.limit_mib()) is not None]
+    return min(limits, key=lambda each: each[0], default=(None, None))[1]

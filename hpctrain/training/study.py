@@ -49,23 +49,14 @@ PRUNED = "pruned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialAssignment:
-    """A trial assigned to a run."""
-
-    number: int
-    params: Mapping[str, Scalar]
-    again: bool = False
-    retry_of: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A trial for display.
+    """A trial.
 
     Attributes:
         state: `running`, `completed`, `pruned` or `failed`.
         reports: step → value.
         file: the definition that it was requested with.
+        retry_of: the failed trial whose values it has.
         started, ended: seconds since the epoch.
     """
 
@@ -152,13 +143,11 @@ def read_definition(file: Path) -> Definition:
     """
     try:
         return tune.from_json(json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"there is no {file}, which says what the study searches", fix="hpctrain tune"
-        ) from error
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{file} cannot be read", details=(str(error),), fix="hpctrain tune"
+            f"{file}, which says what the study searches, cannot be read",
+            details=(str(error),),
+            fix="hpctrain tune",
         ) from error
 
 
@@ -180,12 +169,7 @@ def open_study(runs: Path, name: str, *, create: Definition | None = None) -> St
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = folder(runs, name) / tune.JOURNAL
     if not path.exists() and create is None:
-        there = sorted(each.parent.name for each in runs.glob(f"{tune.STUDIES}/*/{tune.JOURNAL}"))
-        raise UsageError(
-            f"there is no study {name!r} in {runs}",
-            details=(f"  there are: {', '.join(there[:5])}",) if there else (),
-            fix=f"hpctrain tune status {there[0]}" if there else "hpctrain tune",
-        )
+        raise UsageError(f"there is no study {name!r} in {runs}", fix="hpctrain tune")
     try:
         storage = optuna.storages.JournalStorage(journal_backend(path))
         known = name in optuna.get_all_study_names(storage)
@@ -237,13 +221,14 @@ def refuse_other(study: Study, asked: Definition) -> None:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def _value(trial: Trial, key: str, where: Space) -> Any:
-    if where.kind == "choice":
-        return trial.suggest_categorical(key, where.choices)
+def _value(trial: Trial, key: str, where: Space) -> None:
     low, high = where.low or 0, where.high or 0
-    if where.kind == "int":
-        return trial.suggest_int(key, int(low), int(high), step=int(where.step or 1), log=where.log)
-    return trial.suggest_float(key, low, high, step=where.step, log=where.log)
+    if where.kind == "choice":
+        trial.suggest_categorical(key, where.choices)
+    elif where.kind == "int":
+        trial.suggest_int(key, int(low), int(high), step=int(where.step or 1), log=where.log)
+    else:
+        trial.suggest_float(key, low, high, step=where.step, log=where.log)
 
 
 def _sampler(definition: Definition, number: int) -> Any:
@@ -286,7 +271,7 @@ def ask(
     run: str,
     *,
     attempt: str | None = None,
-) -> TrialAssignment | None:
+) -> Row | None:
     """Return the trial of a run: its own if that has not ended, else the next one; None if the
     study has all of its trials.
 
@@ -308,23 +293,22 @@ def ask(
         mine = next((trial for trial in reversed(trials) if trial.user_attrs.get(RUN) == run), None)
         state = None if mine is None else _state(mine)
         if mine is not None and state == "running":
-            return TrialAssignment(number=mine.number, params=mine.params, again=True)
+            return rows(study)[mine.number]
         taken = sum(_state(trial) != "failed" for trial in trials)
         if state in ("completed", "pruned") or taken >= definition.trials:
             return None
         return _create(study, definition, run, retry=mine)
 
 
-def _create(
-    study: Study, definition: Definition, run: str, *, retry: FrozenTrial | None
-) -> TrialAssignment:
+def _create(study: Study, definition: Definition, run: str, *, retry: FrozenTrial | None) -> Row:
     trials = study.get_trials(deepcopy=False)
     is_first = all(_state(trial) == "failed" for trial in trials)
     if given := (definition.first if is_first else {}) if retry is None else retry.params:
         study.enqueue_trial(dict(given))
     study.sampler = _sampler(definition, len(trials))
     trial = study.ask()
-    params = {key: _value(trial, key, each) for key, each in definition.space.items()}
+    for key, each in definition.space.items():
+        _value(trial, key, each)
     trial.set_user_attr(FILE, definition.file)
     if retry is not None:
         trial.set_user_attr(RETRY, retry.number)
@@ -332,9 +316,7 @@ def _create(
             if math.isfinite(value):  # the step that failed is repeated
                 trial.report(value, step)
     trial.set_user_attr(RUN, run)
-    return TrialAssignment(
-        number=trial.number, params=params, retry_of=None if retry is None else retry.number
-    )
+    return rows(study)[trial.number]
 
 
 # -- how trials end --------------------------------------------------------------------------------
@@ -366,8 +348,8 @@ def tell(
     try:
         if reason:
             Trial(study, trial._trial_id).set_user_attr(REASON, reason)
-        state = next(name for name, word in _STATES.items() if word == ending)
-        study.tell(number, value, state=TrialState[state], skip_if_finished=True)
+        state = {word: name for name, word in _STATES.items()}[ending]
+        study.tell(number, value, state=TrialState[state])
     except (UpdateFinishedTrialError, ValueError):  # another process was faster
         return _state(study.trials[number])
     return ending
@@ -431,9 +413,7 @@ def _settle(
 
 
 def ending_of(attempt: Attempt) -> tuple[Ending | None, str | None]:
-    """Return how an attempt ended for its trial, and why; None if the trial continues or nothing is
-    known.
-    """
+    """Return how an attempt ended for its trial, and why; None if the trial may continue."""
     unknown = attempt.outcome is None and attempt.status is None
     if attempt.outcome == "completed" or (unknown and attempt.exit_code == layout.DONE):
         return ("pruned" if attempt.reason == PRUNED else "completed"), None

@@ -68,7 +68,7 @@ def ask(file: Path, run_dir: Path, attempt: str | None) -> int:
             "at": time.time(),
         },
     )
-    after = " again" if found.again else ""
+    after = ""
     if found.retry_of is not None:
         after = f", with the values of trial {found.retry_of}, which failed"
     values = " ".join(f"{key}={tune.spoken(value)}" for key, value in found.params.items())
@@ -76,18 +76,14 @@ def ask(file: Path, run_dir: Path, attempt: str | None) -> int:
     return 0
 
 
-def read(path: Path) -> dict[str, object]:
+def read(path: Path) -> dict[str, Any]:
     """Return the content of trial.json.
 
     Raises:
         UsageError: it is missing or not valid.
     """
-    said = files.read_json(path)
-    if (
-        said is None
-        or not isinstance(said.get("number"), int)
-        or not isinstance(said.get("study"), str)
-    ):
+    said = files.read_json(path) or {}
+    if not isinstance(said.get("number"), int) or not isinstance(said.get("study"), str):
         raise UsageError(
             f"{path} does not say which trial this is",
             hint="run hpctrain tune, whose jobs write it",
@@ -114,7 +110,7 @@ class Reporter:
         named = path if path is not None else os.environ.get(VARIABLE)
         self._path = Path(named) if named else None
         self._trial = read(self._path) if self._path is not None else {}
-        self.metric = str(self._trial["metric"]) if self._trial else None
+        self.metric: str | None = self._trial.get("metric")
         self.said: str | None = None
         self._study: Any = None
 
@@ -123,20 +119,20 @@ class Reporter:
         self.said = None
         if self._path is None:
             return False
-        number = int(str(self._trial["number"]))
+        number = self._trial["number"]
         try:
             if self._study is None:
-                self._study = self._open(self._path)
+                runs = self._path.parent.parent
+                definition = study.read_definition(runs / tune.STUDIES / self._trial["definition"])
+                self._study = study.open_study(runs, definition.study)
+                self._study.pruner = study.pruner(definition)
             wanted = study.report(self._study, number, step, value)
         except (HpctrainError, OSError, ValueError, KeyError, RuntimeError) as error:
             self._study, text = None, " ".join(f"{type(error).__name__}: {error}".split())
             self.said = f"[train] notice: the study did not get the value of step {step}: {text}"
             return False
         if wanted is None:
-            self.said = (
-                f"[train] notice: trial {number} has already ended; the results of this training"
-                " are not reported"
-            )
+            self.said = f"[train] notice: trial {number} has already ended; nothing is reported"
         elif wanted:
             self.said = (
                 f"[train] the study prunes this trial at step {step}: {self.metric} {value:.6g}"
@@ -149,19 +145,12 @@ class Reporter:
         stop.write_exit(layout.DONE, study.PRUNED)
         sys.exit(layout.DONE)
 
-    def _open(self, path: Path) -> Any:
-        runs = path.parent.parent
-        definition = study.read_definition(runs / tune.STUDIES / str(self._trial["definition"]))
-        found = study.open_study(runs, definition.study)
-        found.pruner = study.pruner(definition)
-        return found
-
 
 def tell(run_dir: Path, attempt: str | None, status: int, reason: str) -> int:
     """Report to the study how the training of a run ended."""
     said = read(run_dir / TRIAL)
-    definition = study.read_definition(run_dir.parent / tune.STUDIES / str(said["definition"]))
-    number = int(str(said["number"]))
+    definition = study.read_definition(run_dir.parent / tune.STUDIES / said["definition"])
+    number = said["number"]
     was_told_to_end = attempt is not None and (run_dir / "attempts" / attempt / "stop").exists()
     ending: Ending = "failed"
     if status == layout.DONE:
@@ -178,33 +167,26 @@ def tell(run_dir: Path, attempt: str | None, status: int, reason: str) -> int:
 
 def main(argv: list[str]) -> NoReturn:
     """Run the command line, and exit."""
+    where, attempt = (
+        os.environ.get(name) for name in (layout.RUN_DIR_VARIABLE, layout.ATTEMPT_VARIABLE)
+    )
     try:
-        sys.exit(_main(argv))
+        match argv:
+            case ["ask", file] if where:
+                sys.exit(ask(Path(file), Path(where), attempt))
+            case ["tell", status, *reason] if where and is_number(status):
+                sys.exit(tell(Path(where), attempt, int(status), " ".join(reason).strip()))
+        failure: HpctrainError = UsageError(
+            f"cannot use {' '.join(argv)!r}, or {layout.RUN_DIR_VARIABLE} is not set: this command"
+            " belongs in a job script",
+            fix="hpctrain tune",
+        )
     except HpctrainError as error:
         failure = error
     except OSError as error:
         failure = HpctrainError(f"the study can write nothing: {error}", fix=f"df -h {layout.RUNS}")
     sys.stderr.write(failure.render() + "\n")
     sys.exit(failure.exit_code)
-
-
-def _main(argv: list[str]) -> int:
-    where = os.environ.get(layout.RUN_DIR_VARIABLE)
-    if not where:
-        raise UsageError(
-            f"{layout.RUN_DIR_VARIABLE} is not set: this command belongs in a job script",
-            fix="hpctrain tune",
-        )
-    run_dir, attempt = Path(where), os.environ.get(layout.ATTEMPT_VARIABLE)
-    match argv:
-        case ["ask", file]:
-            return ask(Path(file), run_dir, attempt)
-        case ["tell", status, *reason] if is_number(status):
-            return tell(run_dir, attempt, int(status), " ".join(reason).strip())
-    raise UsageError(
-        f"cannot use {' '.join(argv)!r}",
-        hint="use: python -m hpctrain.training.trial ask FILE, or tell STATUS REASON",
-    )
 
 
 if __name__ == "__main__":

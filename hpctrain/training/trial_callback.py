@@ -45,19 +45,13 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     def on_train_begin(
         self, _args: TrainingArguments, _state: TrainerState, _control: TrainerControl, **_: Any
     ) -> None:
-        """Create the group of all processes, unless it exists."""
         if self._reporter.metric is not None and self._ranks is None:
             self._ranks = Ranks()
 
     def on_step_begin(
         self, _args: TrainingArguments, _state: TrainerState, _control: TrainerControl, **_: Any
     ) -> None:
-        """Stop with an error if no evaluation had the study's metric, likewise at the end; of
-        several datasets, the last one may have it.
-
-        Raises:
-            UsageError: the metric is missing.
-        """
+        # Not on_evaluate: of several datasets, the last one may have the metric.
         if self._told or not self._metrics:
             return
         there = ", ".join(sorted(self._metrics))
@@ -77,7 +71,6 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         metrics: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Report the metric from rank 0, and agree on whether this trial stops."""
         metric, found = self._reporter.metric, metrics or {}
         if metric is None or self._ranks is None:
             return

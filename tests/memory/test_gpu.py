@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from hpctrain.memory import gpu
-from hpctrain.memory.gpu import DeviceNotFoundError, GpuReading, NvmlGpu
+from hpctrain.memory.gpu import DeviceNotFoundError, NvmlGpu
 from hpctrain.memory.reader import load_nvml
 from tests.memory.nvml_library import Device, Nvml
 
@@ -22,14 +22,14 @@ def three() -> Nvml:
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_nvml_finds_the_device(index: int) -> None:
     reading = NvmlGpu(three(), ((A, B, C)[index],)).read()
-    assert reading == GpuReading(
-        index=index,
-        name="NVIDIA A100-SXM4-64GB",
-        uuid=(A, B, C)[index],
-        used_mib=(index + 1) * 10,
-        total_mib=65536,
-        utilisation_percent=50,
-    )
+    assert reading == {
+        "gpu_index": index,
+        "gpu_name": "NVIDIA A100-SXM4-64GB",
+        "gpu_uuid": (A, B, C)[index],
+        "gpu_used_mib": (index + 1) * 10,
+        "gpu_total_mib": 65536,
+        "gpu_utilisation_percent": 50,
+    }
 
 
 @pytest.mark.parametrize("uuids", [(), ("GPU-cccc", "MIG-cccc"), ("GPU-bbbb",)])
@@ -64,13 +64,8 @@ def test_the_environment_names_a_part(
 
 def test_a_mig_device_is_its_own_part() -> None:
     reading = NvmlGpu(split(), ("GPU-22222222-0000", MIG2)).read()
-    assert (reading.index, reading.uuid, reading.used_mib, reading.total_mib) == (
-        1,
-        MIG2,
-        200,
-        8000,
-    )
-    assert reading.utilisation_percent is None
+    fields = ("index", "uuid", "used_mib", "total_mib", "utilisation_percent")
+    assert [reading[f"gpu_{name}"] for name in fields] == [1, MIG2, 200, 8000, None]
 
 
 def test_a_split_gpus_sum_is_nobodys_number() -> None:
@@ -81,11 +76,8 @@ def test_a_split_gpus_sum_is_nobodys_number() -> None:
 def test_what_a_device_does_not_say_is_none_and_a_lost_one_raises() -> None:
     nvml = Nvml([Device(A, shares_host_memory=True), Device(B, lost=True)])
     reading = NvmlGpu(nvml, (A,)).read()
-    assert (reading.used_mib, reading.total_mib, reading.name) == (
-        None,
-        None,
-        "NVIDIA A100-SXM4-64GB",
-    )
+    found = [reading[f"gpu_{name}"] for name in ("used_mib", "total_mib", "name")]
+    assert found == [None, None, "NVIDIA A100-SXM4-64GB"]
     lost = NvmlGpu(nvml, (B,))
     with pytest.raises(pynvml.NVMLError, match="lost"):
         lost.read()
@@ -99,4 +91,4 @@ def test_the_real_library_says_that_there_is_no_driver_or_lists_its_devices() ->
     else:
         for index in range(nvml.nvmlDeviceGetCount()):
             uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
-            assert NvmlGpu(nvml, (uuid,)).read().index == index
+            assert NvmlGpu(nvml, (uuid,)).read()["gpu_index"] == index

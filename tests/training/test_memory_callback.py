@@ -101,7 +101,7 @@ def test_the_warning_comes_once_and_is_no_sample(
 ) -> None:
     from hpctrain.memory import host
 
-    monkeypatch.setattr(host, "find_limit", lambda _root: None)
+    monkeypatch.setattr(host, "find_limit", lambda: None)
     monkeypatch.setattr(host, "node_mib", lambda: (960, 1000))
     trainer(tmp_path, hpctrain.MemoryCallback(every=1)).train()
     warnings = [

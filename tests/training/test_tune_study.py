@@ -26,7 +26,7 @@ def test_a_run_gets_its_own_trial_again(runs: Path) -> None:
     assert (first.number, second.number) == (0, 1)
     assert first.params != second.params
     again = asked(runs, "r_0")
-    assert (again.number, again.params, again.again) == (0, first.params, True)
+    assert (again.number, again.params) == (0, first.params)
     assert all(SPACE[key].holds(value) for key, value in first.params.items())
 
 
@@ -179,7 +179,7 @@ def test_the_trial_of_a_process_that_was_killed_while_it_asked_is_given_up(
         with pytest.raises(KeyboardInterrupt):
             study.ask(runs, BASE, "r_0")
     found = asked(runs, "r_0")
-    assert (found.number, found.again, set(found.params)) == (1, False, set(SPACE))
+    assert (found.number, set(found.params)) == (1, set(SPACE))
     assert (row(runs, 0).state, row(runs, 0).reason) == ("failed", "never-taken")
 
 

@@ -43,9 +43,7 @@ def ended(runs: Path, run: str, attempt: str = "7.0", **said: Any) -> None:
         files.write_json(place / "end.json", {"schema": 1, "at": 2, **said})
 
 
-def asked(
-    runs: Path, run: str, definition: Definition = BASE, **more: Any
-) -> study.TrialAssignment:
+def asked(runs: Path, run: str, definition: Definition = BASE, **more: Any) -> study.Row:
     found = study.ask(runs, definition, run, **more)
     assert found is not None
     return found
