@@ -42,7 +42,6 @@ LONG = {
     "training/test_bench_gpu.py": 320,
     "training/test_resume_exact.py": 200,
     "training/test_stop_training.py": 200,
-    "training/test_bench_train.py": 130,
     "training/test_classify.py": 110,
     "training/test_tune_job.py": 100,
     "training/test_node_check.py": 60,

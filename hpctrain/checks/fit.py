@@ -273,7 +273,7 @@ def _work(
         tokens = sum(most * rows for most, rows in split.histogram)
         context = sum(most * most * rows for most, rows in split.histogram) / (tokens or 1) or None
         # hpctrain's default for a prepared dataset: batches of rows of similar length
-        # (training/preflight/dataset_facts.py).
+        # (training/preflight/rules.py).
         unasked = "random" if layout.loss == "classes" else "group_by_length"
         apart = str(options.get("train_sampling_strategy") or unasked) != "group_by_length"
         is_padded = apart and not data.packed and not layout.padding_free

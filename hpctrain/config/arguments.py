@@ -182,7 +182,7 @@ _ONLY = {
 _TRUTH = _words("yes true t y 1 no false f n 0")  # string_to_bool of transformers' HfArgumentParser
 #: Options and values that need a package outside hpctrain[train] → its module, and the argument for
 #: pip (flash 3 is on no index). Source: transformers 5.23, trainer_optimizer.py;
-#: hpctrain.training.preflight.kernels and trackers.
+#: hpctrain.training.preflight.rules and trackers.
 _NEEDS = {
     ("attn_implementation", "flash_attention_2"): ("flash_attn", "flash-attn --no-build-isolation"),
     ("attn_implementation", "flash_attention_3"): ("flash_attn_interface", ""),

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from hpctrain.memory import gpu, host
-from hpctrain.memory.gpu import NvmlGpu
 from hpctrain.memory.sample import Event, Sample, node_name
 
 T = TypeVar("T")
@@ -56,11 +55,15 @@ class MemoryReader:
         nvml: Callable[[], Any] = load_nvml,
         torch: Callable[[], Any] = lambda: sys.modules.get("torch"),
     ) -> None:
-        self._rank = {"rank": rank, "world_size": world_size, "local_rank": local_rank}
+        self._rank: dict[str, Any] = {
+            "rank": rank,
+            "world_size": world_size,
+            "local_rank": local_rank,
+        }
         self._host, self._environ = node_name(environ), environ
         self._note, self._nvml, self._torch = note, nvml, torch
         self._failed: set[str] = set()
-        self._gpu: NvmlGpu | None = None
+        self._gpu: gpu.NvmlGpu | None = None
         self._gpu_device: int | None = None
 
     def read(self, step: int, event: Event) -> Sample:
@@ -106,7 +109,7 @@ class MemoryReader:
             self._gpu, self._gpu_device = None, device
             if not self._try("torch", lambda: bool(torch.version.hip)):
                 uuids = self._try("torch", lambda: gpu.wanted_uuids(torch, device, self._environ))
-                self._gpu = self._try("NVML", lambda: NvmlGpu(self._nvml(), uuids or ()))
+                self._gpu = self._try("NVML", lambda: gpu.NvmlGpu(self._nvml(), uuids or ()))
         reading = (None if self._gpu is None else self._try("gpu", self._gpu.read)) or {}
         if reading.get("gpu_used_mib") is not None:
             return reading

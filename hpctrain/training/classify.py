@@ -7,7 +7,7 @@ job scripts.
 
 The options are the fields of TRL's ScriptArguments, transformers' TrainingArguments, TRL's
 ModelConfig, and hpctrain's own (hpctrain/training/options.py, and below). The dataset has
-`input_ids` and `label` (hpctrain/training/timelines.py).
+`input_ids` and `label` (hpctrain/training/classifier.py).
 
 Defaults that differ from transformers', in addition to those of all trainings (docs/training.md):
     eval_strategy                epoch
@@ -26,10 +26,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
-from hpctrain.training import entry_point, timelines
+from hpctrain.training import entry_point
 from hpctrain.training.options import Options, Task
 from hpctrain.training.preflight import Problem, usage_error
 from hpctrain.training.process import say
+
+#: Metrics in addition to `loss`; a regression has none.
+METRICS = ("accuracy", "f1_macro", "auroc")
 
 
 @dataclass
@@ -93,7 +96,7 @@ def _problems(asked: Any) -> Iterator[Problem]:
         yield Problem(
             f"--max_events must be at least 1, not {asked.max_events}", "use --max_events 1"
         )
-    known = ("loss", *timelines.METRICS)  # transformers checks after the first epoch only
+    known = ("loss", *METRICS)  # transformers checks after the first epoch only
     if (asked.metric_for_best_model or "loss").removeprefix("eval_") not in known:
         yield Problem(
             f"--metric_for_best_model {asked.metric_for_best_model} is not measured here;"
@@ -112,7 +115,7 @@ def _problems(asked: Any) -> Iterator[Problem]:
         )
 
 
-def _prepare(asked: Any, train: Any, evaluation: Any) -> tuple[Any, Any, timelines.Facts]:
+def _prepare(asked: Any, train: Any, evaluation: Any) -> tuple[Any, Any, Any]:
     splits = {asked.dataset_train_split: train}
     if evaluation is not None:
         name = asked.dataset_test_split
@@ -120,7 +123,9 @@ def _prepare(asked: Any, train: Any, evaluation: Any) -> tuple[Any, Any, timelin
     if evaluation is not None and len(evaluation) == 0:
         fix = "use --dataset_test_split NAME, or --eval_strategy no"
         raise usage_error([Problem(f"the split '{asked.dataset_test_split}' has no rows", fix)])
-    facts, made = timelines.read(asked, splits)
+    from hpctrain.training import classifier
+
+    facts, made = classifier.read(asked, splits)
     return made[0], made[1] if len(made) > 1 else None, facts
 
 
@@ -153,7 +158,7 @@ def _trainer(options: Options, survival: Any, callbacks: list[Any]) -> Any:
     model = classifier.load(options, facts)
     pad = model.config.get_text_config().pad_token_id
     if training.process_index == 0:
-        for line in _lines(facts, pad):
+        for line in classifier.lines(facts, pad):
             say(line)
     return classifier.SurvivorClassifierTrainer(
         model=model,
@@ -165,7 +170,7 @@ def _trainer(options: Options, survival: Any, callbacks: list[Any]) -> Any:
         compute_loss_func=classifier.loss_function(
             facts, weights=own.class_weights, smoothing=training.label_smoothing_factor
         ),
-        compute_metrics=lambda evaluated: timelines.compute_metrics(
+        compute_metrics=lambda evaluated: classifier.compute_metrics(
             facts.kind, evaluated.predictions, evaluated.label_ids
         ),
         preprocess_logits_for_metrics=classifier.first_output,
@@ -173,21 +178,6 @@ def _trainer(options: Options, survival: Any, callbacks: list[Any]) -> Any:
         vocabulary=facts.file,
         survival=survival,
     )
-
-
-def _lines(facts: timelines.Facts, pad: int) -> Iterator[str]:
-    shown = [f"{name} {count}" for name, count in zip(facts.names, facts.counts, strict=True)]
-    kinds = {"single": "classes: ", "multi": "labels, any of: ", "regression": "regression"}
-    yield (
-        f"[train] {kinds[facts.kind]}{timelines.in_short(shown)} (of {facts.rows} training rows)"
-    )
-    yield f"[train] rows of at most {facts.longest} events, batches padded on the right with {pad}"
-    if missing := [
-        name for name, count in zip(facts.names, facts.counts, strict=True) if count == 0
-    ]:
-        yield (
-            f"warning: no training row has the class {', '.join(missing[:5])}: it cannot be learned"
-        )
 
 
 TASK = Task(

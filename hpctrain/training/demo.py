@@ -13,7 +13,6 @@ import random
 import shutil
 import sysconfig
 import tempfile
-import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -112,11 +111,8 @@ def make_demo(directory: Path, *, seed: int = 0, max_pairs: int = 6000) -> DemoS
     """
     began = time.monotonic()
     directory = Path(directory).expanduser().absolute()
-    if (
-        directory.exists()
-        and not (directory / MARKER).is_file()
-        and (directory.is_file() or any(directory.iterdir()))
-    ):
+    is_ours = (directory / MARKER).is_file()
+    if directory.exists() and not is_ours and (directory.is_file() or any(directory.iterdir())):
         raise UsageError(
             f"{directory} exists and was not made by this command",
             hint="name another directory: hpctrain prepare --demo DIR",
@@ -159,9 +155,7 @@ def make_demo(directory: Path, *, seed: int = 0, max_pairs: int = 6000) -> DemoS
 
 
 def _collect(stdlib: Path) -> tuple[list[str], list[Pair], int]:
-    texts: list[str] = []
-    pairs: list[Pair] = []
-    modules = 0
+    texts, pairs, modules = list[str](), list[Pair](), 0
     for path in sorted(stdlib.rglob("*.py")):
         parts = path.relative_to(stdlib).parts
         if _SKIPPED.intersection(parts) or parts[0].startswith("config-"):
@@ -170,40 +164,28 @@ def _collect(stdlib: Path) -> tuple[list[str], list[Pair], int]:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             continue
-        module = ".".join(parts).removesuffix(".py").removesuffix(".__init__")
-        before = len(texts)
-        for name, node, docstring in _documented(tree, module):
-            texts.append(docstring)
+        found = list(
+            _documented(".".join(parts).removesuffix(".py").removesuffix(".__init__"), tree)
+        )
+        modules += bool(found)
+        texts += [docstring for _, _, docstring in found]
+        for name, node, docstring in found:
             summary = " ".join(docstring.partition("\n\n")[0].split())
-            if (
-                isinstance(node, ast.Module)
-                or len(summary) < 20
-                or name.rpartition(".")[2].startswith("_")
-            ):
-                continue
-            pairs.append((_question(name, node), summary))
-        modules += len(texts) > before
+            is_public = not name.rpartition(".")[2].startswith("_")
+            if len(summary) >= 20 and is_public and not isinstance(node, ast.Module):
+                question = f"What is the class `{name}` for?"
+                if not isinstance(node, ast.ClassDef):
+                    question = f"What does `{name}({ast.unparse(node.args)})` do?"
+                pairs.append((question, summary))
     return texts, pairs, modules
 
 
-def _documented(tree: ast.Module, module: str) -> Iterator[tuple[str, Any, str]]:
-    waiting: list[tuple[str, Any]] = [(module, tree)]
-    while waiting:
-        name, node = waiting.pop(0)
-        docstring = ast.get_docstring(node)
-        if docstring:
-            yield name, node, textwrap.dedent(docstring)
-        waiting += [
-            (f"{name}.{child.name}", child)
-            for child in ast.iter_child_nodes(node)
-            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        ]
-
-
-def _question(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
-    if isinstance(node, ast.ClassDef):
-        return f"What is the class `{name}` for?"
-    return f"What does `{name}({ast.unparse(node.args)})` do?"
+def _documented(name: str, node: Any) -> Iterator[tuple[str, Any, str]]:
+    if docstring := ast.get_docstring(node):
+        yield name, node, docstring
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield from _documented(f"{name}.{child.name}", child)
 
 
 # -- the tokenizer, the dataset, the model ---------------------------------------------------------

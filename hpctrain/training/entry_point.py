@@ -15,9 +15,9 @@ from typing import NoReturn
 from hpctrain.errors import HpctrainError
 from hpctrain.memory.reader import node_name
 from hpctrain.runs import layout
-from hpctrain.training import process, trackers
+from hpctrain.training import trackers
 from hpctrain.training.options import Task, read_options
-from hpctrain.training.process import OFFLINE, WAIT_S, leave, own_rank
+from hpctrain.training.process import OFFLINE, WAIT_S, keep_rank_log, leave, own_rank
 from hpctrain.training.survival import stop
 
 #: Variables of `accelerate launch` and torchrun, which both exit with 1 regardless of a process's
@@ -32,7 +32,7 @@ def main(task: Task, argv: list[str] | None = None) -> NoReturn:
     continue later, 86 stopped by the user.
     """
     stop.listen()
-    process.keep_rank_log()
+    keep_rank_log()
     for name, value in OFFLINE.items():
         os.environ.setdefault(name, value)
     together = None

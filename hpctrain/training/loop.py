@@ -19,11 +19,11 @@ from hpctrain.training.monitoring.memory_callback import MemoryCallback
 from hpctrain.training.monitoring.run_files import RunFiles
 from hpctrain.training.monitoring.speed import SpeedCallback
 from hpctrain.training.options import Options
-from hpctrain.training.process import Ranks, disable_progress_bars, say
+from hpctrain.training.process import Ranks, disable_progress_bars, note, say
 from hpctrain.training.survival import ResilienceContext, resume
 from hpctrain.training.survival.saving import RECORD, replaced, save_final, save_whole
 from hpctrain.training.survival.stop import Stopped
-from hpctrain.training.survival.trainer import EvaluationCutError
+from hpctrain.training.survival.trainer import StopNowError
 from hpctrain.training.trial_callback import TrialCallback
 from hpctrain.util import files
 
@@ -53,13 +53,11 @@ def train(options: Options) -> str:
     )
     if asked.evaluate_only:
         return _evaluate(options, survival)
-    start = resume.decided(ranks, options, survival)
-    if ranks.rank == 0:
-        for line in start.lines:
-            say(line)
+    start = ranks.from_first(lambda: resume.decide(options, survival))
+    for line in start.lines if ranks.rank == 0 else ():
+        say(line)
     if start.complete is not None:
         return "completed"
-    survival = replace(survival, save_seconds=start.save_seconds)
     run_files = _run_files(survival)
     speed = SpeedCallback(
         every=asked.speed_every,
@@ -107,7 +105,7 @@ def _trainer(options: Options, survival: ResilienceContext, callbacks: list[Any]
     if problem is not None and not trainer.args.use_cpu:
         raise preflight.usage_error([problem])
     if problem is not None and trainer.is_world_process_zero():
-        trainer.notes.add(f"warning: {problem.what}; that is all there is on the CPU")
+        note(f"warning: {problem.what}; that is all there is on the CPU")
     return trainer
 
 
@@ -163,10 +161,8 @@ def _save(trainer: Any, survival: ResilienceContext) -> str:
     if trainer.is_world_process_zero():
         trainer.stop_file.consume()
         if best:
-            say(
-                f"[train] best: {best['metric'].removeprefix('eval_')} {best['value']:.4f} at step"
-                f" {held}; its weights are kept"
-            )
+            name = best["metric"].removeprefix("eval_")
+            say(f"[train] best: {name} {best['value']:.4f} at step {held}; its weights are kept")
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
         went = f"loss {losses[0]:.4f} -> {losses[-1]:.4f}, " if losses else ""
         say(
@@ -184,13 +180,13 @@ def _evaluate(options: Options, survival: ResilienceContext) -> str:
     options.training.report_to = []
     every = options.common.memory_every
     trainer = _trainer(options, survival, [MemoryCallback(every=every)] if every > 0 else [])
-    trainer.notes.say()
     _load_adapter(trainer, options)
     folder = Path(str(options.weights.adapter or options.weights.model))
     trainer.state.global_step = step_of(folder)
     split, rows = options.script.dataset_test_split, len(options.eval_dataset)
     if trainer.is_world_process_zero():
         say(f"[train] evaluates {folder} on {rows} rows of {split}; nothing is trained")
+    metrics = _measured(trainer)
     result = {
         "schema": 1,
         "weights": str(folder),
@@ -199,8 +195,8 @@ def _evaluate(options: Options, survival: ResilienceContext) -> str:
         "split": split,
         "rows": rows,
         "processes": trainer.args.world_size,
+        "metrics": {name: each if math.isfinite(each) else None for name, each in metrics.items()},
     }
-    metrics = _measured(trainer)
     trainer.ranks.from_first(lambda: _write(trainer, survival, result, metrics))
     return "evaluated"
 
@@ -221,7 +217,7 @@ def _measured(trainer: Any) -> dict[str, float]:
         # The Trainer checks for signals and the stop file only while `evaluating` is set.
         with replaced(trainer._loop, "evaluating", True):
             metrics = trainer.evaluate()
-    except EvaluationCutError as cut:
+    except StopNowError as cut:
         if trainer.is_world_process_zero():
             say(
                 f"[train] the evaluation is interrupted ({cut.wish.reason}); it will start from"
@@ -230,16 +226,19 @@ def _measured(trainer: Any) -> dict[str, float]:
             trainer.stop_file.consume()
         raise Stopped(cut.wish, trainer.state.global_step) from None
     logged = trainer.state.log_history[-1] if trainer.state.log_history else {}
-    of_training = {"epoch", "step", "eval_num_tokens", "eval_model_preparation_time"}
     measured = {
         name: float(value)
         for name, value in {**logged, **metrics}.items()
-        if name not in of_training and isinstance(value, int | float)
+        if name not in _OF_TRAINING and isinstance(value, int | float)
     }
     loss = measured.get("eval_loss")
     if loss is not None and "eval_mean_token_accuracy" in measured:  # a language model's
         measured["eval_perplexity"] = math.inf if loss >= 700 else math.exp(loss)
     return measured
+
+
+_FIRST = ("loss", "perplexity")
+_OF_TRAINING = ("epoch", "step", "eval_num_tokens", "eval_model_preparation_time")
 
 
 def _write(
@@ -249,10 +248,8 @@ def _write(
     if (run_files := _run_files(survival)) is not None:
         run_files.begin(trainer.args, trainer.state, "evaluate", metrics)
     named = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-    order = dict.fromkeys(["loss", "perplexity", "mean_token_accuracy"])
-    shown = [name for name in [*order, *sorted(set(named) - set(order))] if name in named]
+    shown = sorted(named, key=lambda name: (name not in _FIRST, name))
     say("[train] evaluated: " + " ".join(f"{name}={named[name]:.6g}" for name in shown))
-    finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(path, {**result, "metrics": finite})
+    files.write_json(path, result)
     say(f"[train] the metrics are in {path}")

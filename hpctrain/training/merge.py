@@ -237,7 +237,6 @@ def _with_adapter(
     notes: list[str],
     say: Callable[[str], None],
 ) -> tuple[Any, str]:
-    """Return the base model with its adapter, and the dtype of its weights."""
     tensors, named = (
         load_peft_weights(str(adapter), device="cpu"),
         settings.get("base_model_name_or_path"),

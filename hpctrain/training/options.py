@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 from hpctrain.errors import UsageError
 from hpctrain.runs import checkpoints, layout
 from hpctrain.training import preflight, trackers
-from hpctrain.training.preflight import LibraryDefault, Problem, is_default
 from hpctrain.training.preflight.rules import REMOVED
 from hpctrain.training.process import cpu_requested
 from hpctrain.util import files, installed, shell
@@ -111,7 +110,7 @@ class Task:
     name: str
     classes: Callable[[], tuple[type, ...]]
     parser_defaults: Mapping[str, Any] = field(default_factory=dict)
-    problems: Callable[[Any], Iterable[Problem]]
+    problems: Callable[[Any], Iterable[preflight.Problem]]
     prepare: Callable[[Any, Any, Any], tuple[Any, Any, Any]]
     defaults: Callable[..., dict[str, Any]]
     trainer: Callable[[Options, Any, list[Any]], Any]
@@ -142,13 +141,11 @@ class Weights:
         """
         if self.word is None:
             return f"starts from scratch with the weights of {self.model}"
-        found = str(self.adapter or self.model)
-        what = "weights only: optimizer, learning rate and data start from scratch"
-        where = "" if found == self.word else f": {found}"
-        return f"starts from the weights of {self.word}{where} ({what})"
+        found = f"starts from the weights of {self.word}: {self.adapter or self.model}"
+        return f"{found} (weights only: optimizer, learning rate and data start from scratch)"
 
 
-def weights_to_start_from(asked: Any) -> tuple[Weights, list[Problem]]:
+def weights_to_start_from(asked: Any) -> tuple[Weights, list[preflight.Problem]]:
     """Return the weights that the options request, and the problems of `--init_from`.
 
     A run that resumes from its own checkpoint does not need the weights of its first start. If they
@@ -157,47 +154,40 @@ def weights_to_start_from(asked: Any) -> tuple[Weights, list[Problem]]:
     plain = Weights(model=asked.model_name_or_path)
     if asked.init_from is None:
         return plain, []
-    run_dir = os.environ.get(layout.RUN_DIR_VARIABLE)
+    run_dir, tag = os.environ.get(layout.RUN_DIR_VARIABLE), os.environ.get(layout.TAG_VARIABLE)
     runs = Path(run_dir).absolute().parent if run_dir else Path(layout.RUNS)
     try:
-        folder = checkpoints.weights_of(
-            asked.init_from, runs=runs, tag=os.environ.get(layout.TAG_VARIABLE)
-        )
+        folder = checkpoints.weights_of(asked.init_from, runs=runs, tag=tag)
     except UsageError as error:
         own = Path(asked.output_dir or Path(run_dir or ".") / checkpoints.CHECKPOINTS)
-        if (
-            run_dir
-            and plain.model is not None
-            and checkpoints.newest_complete(own, digests=False)[0] is not None
-        ):
+        resumes = run_dir and checkpoints.newest_complete(own, digests=False)[0] is not None
+        if resumes and plain.model is not None:
             return plain, []
-        return plain, [
-            Problem(
-                "; ".join([f"--init_from: {error.what}", *map(str.strip, error.details)]),
-                error.fix or error.hint or "",
-                command=error.fix is not None,
-            )
-        ]
-    if (folder / "adapter_config.json").is_file():
-        config = files.read_json(folder / "adapter_config.json") or {}
-        model = plain.model or config.get("base_model_name_or_path")
-        return Weights(model=model, adapter=folder, word=asked.init_from), []
-    return Weights(model=str(folder), word=asked.init_from), []
+        what = "; ".join([f"--init_from: {error.what}", *map(str.strip, error.details)])
+        fix = error.fix or error.hint or ""
+        return plain, [preflight.Problem(what, fix, command=error.fix is not None)]
+    config = files.read_json(folder / "adapter_config.json")
+    if config is None:
+        return Weights(model=str(folder), word=asked.init_from), []
+    model = plain.model or config.get("base_model_name_or_path")
+    return Weights(model=model, adapter=folder, word=asked.init_from), []
 
 
-def _weights_problems(weights: Weights, asked: Any, needs: frozenset[str]) -> Iterator[Problem]:
+def _weights_problems(
+    weights: Weights, asked: Any, needs: frozenset[str]
+) -> Iterator[preflight.Problem]:
     yield from preflight.check_model(weights.model, needs)
     if weights.adapter is None:
         return
     if not (weights.adapter / "adapter_model.safetensors").is_file():
-        yield Problem(
+        yield preflight.Problem(
             f"{weights.adapter} has no adapter_model.safetensors",
             f"ls {shell.quote(weights.adapter)}",
             command=True,
         )
     if not asked.use_peft and not asked.evaluate_only:  # it takes the adapter's settings
         config = files.read_json(weights.adapter / "adapter_config.json") or {}
-        yield Problem(
+        yield preflight.Problem(
             f"--init_from {weights.word} is a LoRA adapter, and this training has none",
             f"use --use_peft true --lora_r {config.get('r', 'R')}, or merge the adapter into its"
             " model first",
@@ -241,18 +231,20 @@ class Options:
         Raises:
             UsageError: the adapter's settings cannot be read.
         """
-        if not self.common.evaluate_only or self.weights.adapter is None:
+        adapter = self.weights.adapter
+        if not self.common.evaluate_only or adapter is None:
             from trl import get_peft_config
 
             return get_peft_config(self.model)
         from peft import PeftConfig
 
         try:
-            found = PeftConfig.from_pretrained(str(self.weights.adapter))
+            found = PeftConfig.from_pretrained(str(adapter))
         except (OSError, ValueError, TypeError, KeyError) as error:
-            path = self.weights.adapter / "adapter_config.json"
             raise UsageError(
-                f"{path} cannot be read", details=(str(error),), fix=f"cat {shell.quote(path)}"
+                f"the config of the adapter {adapter} cannot be read",
+                details=(str(error),),
+                fix=f"ls -l {shell.quote(adapter)}",
             ) from error
         found.inference_mode = False  # as in the training: its head is computed in float32
         found.base_model_name_or_path = None  # peft warns of another name, in every process
@@ -279,7 +271,9 @@ def read_options(argv: list[str], task: Task) -> Options:
     ]
     if unknown and not problems:
         problems.append(
-            Problem(f"what is '{unknown[0]}'? it belongs to no option", task.help, command=True)
+            preflight.Problem(
+                f"what is '{unknown[0]}'? it belongs to no option", task.help, command=True
+            )
         )
     # The node-local copy, if the job script made one.
     asked.dataset_name = os.environ.get(layout.DATA_VARIABLE) or asked.dataset_name
@@ -299,7 +293,9 @@ def read_options(argv: list[str], task: Task) -> Options:
         **_defaults(asked, cpu=cpu),
         **task.defaults(asked, cpu=cpu, data=train_dataset),
     }
-    unset = {name: value for name, value in chosen.items() if is_default(getattr(asked, name))}
+    unset = {
+        name: value for name, value in chosen.items() if preflight.is_default(getattr(asked, name))
+    }
     try:
         script, training, model, *own, common = parser.parse_dict(
             {**vars(asked), **unset}, allow_extra_keys=True
@@ -324,47 +320,31 @@ def read_options(argv: list[str], task: Task) -> Options:
 
 
 def _check(
-    asked: Any, task: Task, problems: list[Problem], *, splits: list[str], cpu: bool
+    asked: Any, task: Task, problems: list[preflight.Problem], *, splits: list[str], cpu: bool
 ) -> Weights:
-    """Return the weights to start from if there are no problems.
-
-    Args:
-        asked: the options; updated with the model and dataset that will be loaded.
-        task: which training this is.
-        problems: found so far.
-        splits: the splits that will be read.
-        cpu: the training runs on the CPU.
-
-    Raises:
-        UsageError: all problems.
-    """
     import torch
 
     weights, wrong = weights_to_start_from(asked)
-    found = [*problems, *preflight.check_launch(os.environ)]
     scratch = bool(getattr(asked, "from_scratch", False))
     needs = preflight.model_needs(task.name, from_scratch=scratch)
-    found += wrong or _weights_problems(weights, asked, needs)
-    found += preflight.check_dataset(asked.dataset_name, splits)
-    found += preflight.check_gpus(
-        int(torch.cuda.device_count()), cpu=cpu, environ=os.environ, host=socket.gethostname()
-    )
+    gpus = int(torch.cuda.device_count())
     asked.use_cpu, asked.model_name_or_path = cpu, weights.model
-    found += [
+    if found := [
+        *problems,
+        *preflight.check_launch(os.environ),
+        *(wrong or _weights_problems(weights, asked, needs)),
+        *preflight.check_dataset(asked.dataset_name, splits),
+        *preflight.check_gpus(gpus, cpu=cpu, environ=os.environ, host=socket.gethostname()),
         *_survival_problems(asked),
         *_adapter_problems(asked),
         *trackers.problems(asked.report_to),
         *task.problems(asked),
-    ]
-    if found:
+    ]:
         raise preflight.usage_error(found)
     return weights
 
 
 def _parser(task: Task) -> Any:
-    """Return TRL's parser for the options, raising UsageError instead of printing 600 lines of
-    usage.
-    """
     try:
         from trl import TrlParser
 
@@ -377,24 +357,22 @@ def _parser(task: Task) -> Any:
             raise UsageError(message, fix=task.help)
 
     parser = Parser(classes, prog=f"python -m hpctrain.training.{task.name}", allow_abbrev=False)
-    parser._option_string_actions[
-        "--report_to"
-    ].nargs = "+"  # transformers accepts a list, but its parser one value
+    # transformers accepts a list, but its parser one value
+    parser._option_string_actions["--report_to"].nargs = "+"
     parser.add_argument(
         "--config",
         metavar="FILE.yaml",
         help="Read options from a YAML file; the command line wins.",
     )
-    ours: dict[str, Any] = {
-        "dtype": None,
-        "logging_nan_inf_filter": False,
-        "dataset_test_split": None,
-        "use_peft": None,
-    }
-    ours |= {
-        name: LibraryDefault(parser.get_default(name)) for name in _RANK
-    }  # distinguishable from the same number set explicitly
-    parser.set_defaults(**{**ours, **task.parser_defaults})
+    parser.set_defaults(
+        dtype=None,
+        logging_nan_inf_filter=False,
+        dataset_test_split=None,
+        use_peft=None,
+        # distinguishable from the same number set explicitly
+        **{name: preflight.LibraryDefault(parser.get_default(name)) for name in _RANK},
+        **task.parser_defaults,
+    )
     return parser
 
 
@@ -410,20 +388,18 @@ def _apply_config(parser: Any, argv: list[str], help_: str) -> list[str]:
     of_file = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     of_file.add_argument("--config", nargs="?", const="", dest="path")
     given, rest = of_file.parse_known_args(argv)
-    path: str | None = given.path
-    if path is None:
+    if given.path is None:
         return rest
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        values = yaml.safe_load(Path(given.path).read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise yaml.YAMLError("it must hold names and values, like 'learning_rate: 1.0e-5'")
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(
-            f"cannot read --config {path}", details=(str(error),), fix=f"ls -l {shell.quote(path)}"
+            f"cannot read --config {given.path}",
+            details=(str(error),),
+            fix=f"ls -l {shell.quote(given.path)}",
         ) from error
-    if not isinstance(values, dict):
-        raise UsageError(
-            f"--config {path} must hold names and values, like 'learning_rate: 1.0e-5'",
-            fix=f"cat {shell.quote(path)}",
-        )
     os.environ.update({name: str(value) for name, value in (values.pop("env", None) or {}).items()})
     unused = parser.set_defaults_with_config(**values)
     if unused:
@@ -431,50 +407,48 @@ def _apply_config(parser: Any, argv: list[str], help_: str) -> list[str]:
     return rest
 
 
-def _unknown_option(text: str, parser: Any, help_: str) -> Problem:
+def _unknown_option(text: str, parser: Any, help_: str) -> preflight.Problem:
     name = text.partition("=")[0]
     now = REMOVED.get(name.removeprefix("--").replace("-", "_"))
     if now is not None:
-        return Problem(f"the option {name} was removed from transformers and TRL", now)
+        return preflight.Problem(f"the option {name} was removed from transformers and TRL", now)
     close = difflib.get_close_matches(name, parser._option_string_actions, n=1)
     if not close:
-        return Problem(f"unknown option {name}", help_, command=True)
+        return preflight.Problem(f"unknown option {name}", help_, command=True)
     fix = f"use {close[0]} in its place, in config.yaml under training or after --; all of them: {help_}"
-    return Problem(f"unknown option {name}; did you mean {close[0]}?", fix)
+    return preflight.Problem(f"unknown option {name}; did you mean {close[0]}?", fix)
 
 
-def _survival_problems(asked: Any) -> Iterator[Problem]:
+def _survival_problems(asked: Any) -> Iterator[preflight.Problem]:
     if asked.save_only_model and os.environ.get(layout.RUN_DIR_VARIABLE):
-        yield Problem(
+        yield preflight.Problem(
             "with --save_only_model a checkpoint has no optimizer state: a requeued job could not"
             " go on",
             "leave --save_only_model out; runs/RUN_ID/model has the weights alone",
         )
     if getattr(asked, "enable_jit_checkpoint", False):
-        yield Problem(
+        yield preflight.Problem(
             "--enable_jit_checkpoint stops each process on its own, at steps that may differ, and"
             " then they wait for each other",
             "leave it out: this training saves at SIGTERM by agreement",
         )
 
 
-def _adapter_problems(asked: Any) -> Iterator[Problem]:
+def _adapter_problems(asked: Any) -> Iterator[preflight.Problem]:
     """Yield a problem for LoRA options without `--use_peft`: TRL ignores them and silently trains
     all weights.
     """
     if asked.use_peft is not None or asked.evaluate_only:
         return  # an adapter to evaluate has its own settings
-    others = (
-        "lora_target_modules",
-        "lora_target_parameters",
-        "lora_modules_to_save",
-        "use_rslora",
-        "use_dora",
-    )
-    given = [name for name in _RANK if not is_default(getattr(asked, name))]
-    given += [name for name in others if getattr(asked, name)]
+    others = ("target_modules", "target_parameters", "modules_to_save")
+    given = [name for name in _RANK if not preflight.is_default(getattr(asked, name))]
+    given += [
+        name
+        for name in (*(f"lora_{each}" for each in others), "use_rslora", "use_dora")
+        if getattr(asked, name)
+    ]
     if given:
-        yield Problem(
+        yield preflight.Problem(
             f"--{given[0]} is given without --use_peft true: there would be no adapter, and all"
             " weights would be trained",
             "use --use_peft true; or --use_peft false, to train all weights knowingly",
@@ -516,17 +490,17 @@ def _defaults(asked: Any, *, cpu: bool) -> dict[str, Any]:
     import torch
 
     bf16 = not cpu and torch.cuda.is_bf16_supported(including_emulation=False)
-    ours: dict[str, Any] = {
+    run_dir, ours = os.environ.get(layout.RUN_DIR_VARIABLE), dict[str, Any]()
+    if run_dir:
+        ours["output_dir"] = str(Path(run_dir) / checkpoints.CHECKPOINTS)
+    if asked.early_stopping_patience is not None:
+        ours["metric_for_best_model"] = "eval_loss"
+    return ours | {
         "bf16": bf16 and not asked.fp16,
         "dtype": "bfloat16" if bf16 and asked.use_peft and not asked.fp16 else "float32",
         "disable_tqdm": not sys.stdout.isatty(),
         "use_peft": False,
     }
-    if os.environ.get(layout.RUN_DIR_VARIABLE):
-        ours["output_dir"] = str(Path(os.environ[layout.RUN_DIR_VARIABLE]) / "checkpoints")
-    if getattr(asked, "early_stopping_patience", None) is not None:
-        ours["metric_for_best_model"] = "eval_loss"
-    return ours
 
 
 def _check_world(training: Any) -> None:

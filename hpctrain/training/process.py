@@ -12,14 +12,15 @@ import contextlib
 import datetime
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import textwrap
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 from hpctrain.errors import HpctrainError
 from hpctrain.memory.sample import node_name
 from hpctrain.runs import layout
-from hpctrain.util.text import is_number
+from hpctrain.util.text import integer
 
 #: Variables that keep the Hugging Face libraries from the network.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
@@ -34,6 +35,12 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+def note(text: str) -> None:
+    """Write a text after `[train]`, in lines of 80 columns."""
+    for line in textwrap.wrap(text, 72, subsequent_indent="  ", break_on_hyphens=False):
+        say(f"[train] {line}")
+
+
 def own_rank() -> int:
     """Return this process's rank from the launcher's environment, for use before the process group
     exists.
@@ -46,13 +53,8 @@ def own_rank() -> int:
 
 def cpu_requested() -> bool:
     """Return whether accelerate is told to use the CPU."""
-    return os.environ.get("ACCELERATE_USE_CPU", "").strip().lower() in (
-        "1",
-        "true",
-        "yes",
-        "y",
-        "on",
-    )
+    word = os.environ.get("ACCELERATE_USE_CPU", "").strip().lower()
+    return word in ("1", "true", "yes", "y", "on")
 
 
 def nodes_of(world_size: int) -> tuple[int, int]:
@@ -150,16 +152,17 @@ class Ranks:
         """
         value: Any = None
         failure: Exception | None = None
+        told: HpctrainError | None = None
         if self.rank == 0:
             try:
                 value = do()
+            except HpctrainError as error:
+                failure = told = error
             except Exception as error:
-                failure = error
-        told = failure
-        if failure is not None and not isinstance(failure, HpctrainError):
-            told = HpctrainError(f"rank 0 failed: {type(failure).__name__}: {failure}")
+                failure, text = error, f"rank 0 failed: {type(error).__name__}: {error}"
+                told = HpctrainError(text)
         value, told = self.share((value, told))
-        if failure or told:
+        if told is not None:
             raise failure or told
         return value
 
@@ -217,14 +220,8 @@ def keep_rank_log(environ: Mapping[str, str] = os.environ) -> Path | None:
     File system errors do not stop the training.
     """
     run_dir, attempt = environ.get(layout.RUN_DIR_VARIABLE), environ.get(layout.ATTEMPT_VARIABLE)
-    world = environ.get("WORLD_SIZE", "")
-    if (
-        not run_dir
-        or not attempt
-        or environ.get(SWITCH) == "0"
-        or not is_number(world)
-        or int(world) < 2
-    ):
+    world = integer(environ.get("WORLD_SIZE", "")) or 1
+    if not run_dir or not attempt or environ.get(SWITCH) == "0" or world < 2:
         return None
     path = Path(run_dir, "attempts", attempt, "ranks", f"rank-{own_rank()}.log")
     try:
@@ -254,10 +251,6 @@ class _Copied:
         with contextlib.suppress(OSError):  # a full disk: the shared log continues
             os.write(self._handle, text.encode("utf-8", "backslashreplace"))
         return written
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

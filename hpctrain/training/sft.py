@@ -27,15 +27,12 @@ from hpctrain.training.options import Options, Task
 from hpctrain.training.preflight import (
     LibraryDefault,
     Problem,
-    dataset_facts,
     is_default,
-    kernels,
     rules,
     text_config,
     usage_error,
 )
-from hpctrain.training.preflight.dataset_facts import row_facts
-from hpctrain.training.process import nodes_of, own_rank, say
+from hpctrain.training.process import nodes_of, note, own_rank, say
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -53,16 +50,16 @@ def _problems(asked: Any) -> list[Problem]:
     return list(rules.option_problems(rules.option_facts(asked)))
 
 
-def _half(asked: Any, here: kernels.Machine) -> bool:
-    return kernels.half(asked) or (asked.bf16 is None and here.bf16)
+def _half(asked: Any, here: rules.Machine) -> bool:
+    return rules.half(asked) or (asked.bf16 is None and here.bf16)
 
 
 def _prepare(asked: Any, train: Any, evaluation: Any) -> tuple[Any, Any, None]:
-    problems = list(rules.row_problems(row_facts(asked, train)))
+    problems = list(rules.row_problems(rules.row_facts(asked, train)))
     if evaluation is not None and len(evaluation):
         problems += [
             replace(each, what=f"evaluation: {each.what}")
-            for each in rules.row_problems(row_facts(asked, evaluation))
+            for each in rules.row_problems(rules.row_facts(asked, evaluation))
         ]
     if problems:
         raise usage_error(problems)
@@ -79,16 +76,16 @@ def _defaults(asked: Any, *, cpu: bool, data: Any) -> dict[str, Any]:
         ),
         "max_length": None if free and not asked.packing else MAX_LENGTH,
         "padding_free": free,
-        **dict.fromkeys(dataset_facts.BATCHES, MICRO_BATCH),
+        **dict.fromkeys(rules.BATCHES, MICRO_BATCH),
         "train_sampling_strategy": "random",
-        **(dataset_facts.prepared_defaults(manifest) if manifest is not None else {}),
+        **(rules.prepared_defaults(manifest) if manifest is not None else {}),
     }
     if asked.packing and is_default(asked.max_length):
         ours["max_length"] = (manifest.max_length if manifest is not None else None) or MAX_LENGTH
     if every_weight_is_used(facts.config):
         ours["ddp_find_unused_parameters"] = False
     apart = free or bool(asked.packing)
-    ours["attn_implementation"] = kernels.choose(
+    ours["attn_implementation"] = rules.choose(
         facts.here, facts.config, apart=apart, half=_half(asked, facts.here)
     )
     ours["bnb_4bit_quant_storage"] = (
@@ -195,12 +192,10 @@ def _trainer(options: Options, survival: Any, callbacks: list[Any]) -> Any:
         survival=survival,
     )
     warned = rules.check_trainer(trainer, options)
-    if not trainer.is_world_process_zero() or options.common.evaluate_only:
-        return trainer
-    for each in warned:
-        trainer.notes.add(
-            f"warning: {each.what}", f"{'fix' if each.command else 'hint'}: {each.fix}"
-        )
+    if trainer.is_world_process_zero() and not options.common.evaluate_only:
+        for each in warned:
+            note(f"warning: {each.what}")
+            note(f"{'fix' if each.command else 'hint'}: {each.fix}")
     return trainer
 
 
@@ -217,7 +212,7 @@ TASK = Task(
             )
         ),
         "max_length": LibraryDefault(MAX_LENGTH),
-        **dict.fromkeys(dataset_facts.BATCHES, LibraryDefault(MICRO_BATCH)),
+        **dict.fromkeys(rules.BATCHES, LibraryDefault(MICRO_BATCH)),
     },
     problems=_problems,
     prepare=_prepare,

@@ -20,12 +20,11 @@ from typing import Any, cast
 import torch
 
 from hpctrain.errors import HpctrainError
-from hpctrain.fit import gpus, memory, speed, training_options
-from hpctrain.fit.gpus import Gpu
+from hpctrain.fit import gpus, speed, training_options
+from hpctrain.fit import memory as gpu_memory
 from hpctrain.fit.layout import Attention, Layout, Sharding
-from hpctrain.fit.memory import GpuMemory, HostMemory
 from hpctrain.fit.shape import ModelShape, read_shape
-from hpctrain.training.preflight import dataset_facts, kernels
+from hpctrain.training.preflight import rules
 from hpctrain.training.process import nodes_of
 from hpctrain.util import files
 from hpctrain.util.text import count, size
@@ -54,9 +53,9 @@ def lengths_of(dataset: Any) -> Lengths | None:
     try:
         if dataset.format["type"] == "custom":  # the classifier's, stored with padding
             return None
-        rows = examples = dataset_facts.lengths_of(dataset)
+        rows = examples = rules.lengths_of(dataset)
         if "seq_lengths" in dataset.column_names:
-            examples = dataset_facts.flat(dataset, "seq_lengths").astype("int64")
+            examples = rules.flat(dataset, "seq_lengths").astype("int64")
     except Exception:  # another kind of dataset, unknown before it is read
         return None
     tokens = int(rows.sum())
@@ -87,10 +86,10 @@ class Expectation:
 
     shape: ModelShape | None = None
     layout: Layout | None = None
-    memory: GpuMemory | None = None
-    host: HostMemory | None = None
+    memory: gpu_memory.GpuMemory | None = None
+    host: gpu_memory.HostMemory | None = None
     speed: speed.SpeedEstimate | None = None
-    gpu: Gpu | None = None
+    gpu: gpus.Gpu | None = None
     gpu_name: str | None = None
     gpu_bytes: int | None = None
     context: float | None = None
@@ -162,24 +161,22 @@ def expect(trainer: Any, options: Any, lengths: Lengths | None) -> Expectation:
     gpu, workers = gpus.find(name, bytes_), trainer.args.dataloader_num_workers
     return replace(
         found,
-        memory=memory.gpu_memory(shape, layout),
-        host=memory.host_memory(shape.parameters, layout, workers=workers),
+        memory=gpu_memory.gpu_memory(shape, layout),
+        host=gpu_memory.host_memory(shape.parameters, layout, workers=workers),
         speed=speed.tokens_per_second(shape, layout, gpu, context=context) if gpu else None,
         gpu=gpu,
         why="" if gpu else f"the speed of {name} is unknown",
     )
 
 
-def sharding_of(trainer: Any) -> Sharding:
-    """Return the sharding that the Trainer actually uses."""
+def _sharding_of(trainer: Any) -> Sharding:
     kind = trainer.accelerator.distributed_type.name
     if kind == "DEEPSPEED":
         return "zero2" if os.environ.get("HPCTRAIN_SHARDING") == "zero2" else "zero3"
     return "fsdp" if kind == "FSDP" else "ddp"
 
 
-def checkpoints_activations(model: Any) -> bool:
-    """Return whether a model recomputes activations in the backward pass."""
+def _checkpoints_activations(model: Any) -> bool:
     return any(bool(getattr(module, "gradient_checkpointing", False)) for module in model.modules())
 
 
@@ -212,20 +209,20 @@ def _layout(
         {**vars(options.model), **vars(args)},
         nodes=nodes,
         gpus_per_node=each,
-        sharding=sharding_of(trainer),
+        sharding=_sharding_of(trainer),
         shape=shape,
         cuda=found.gpu_name is not None,
         gpu_bytes=found.gpu_bytes,
         stored=str(trainer.model.config.dtype or "").removeprefix("torch.") or None,
     )
-    name = kernels.attention_of(trainer)
+    name = rules.attention_of(trainer)
     attention = next((kind for kind in ("eager", "flex", "flash") if kind in name), "sdpa")
     # The actual Trainer and data override the options.
     return replace(
         layout,
         length=lengths.longest if lengths else layout.length,
         attention=cast("Attention", attention),
-        checkpointing="full" if checkpoints_activations(trainer.model) else "off",
+        checkpointing="full" if _checkpoints_activations(trainer.model) else "off",
         padding_free=bool(getattr(trainer, "padding_free", layout.padding_free)),
     )
 
@@ -281,11 +278,11 @@ def begin(
     kind = getattr(trainer.model.config, "model_type", None) or "unknown"
     part = "all" if trained == total else f"{trained:,} ({trained / max(1, total):.2%})"
     nodes, each = nodes_of(args.world_size)
-    split = "none," if args.world_size == 1 else f"{sharding_of(trainer)} over"
+    split = "none," if args.world_size == 1 else f"{_sharding_of(trainer)} over"
     what = count(each, "CPU process", "CPU processes") if args.use_cpu else count(each, "GPU")
     table = {
         "model": (
-            f"{_place(options.weights.model)} ({kind}), {memory.billions(total)} parameters, {part}"
+            f"{_place(options.weights.model)} ({kind}), {gpu_memory.billions(total)} parameters, {part}"
             " trained"
         ),
         "data": _data(trainer, options, lengths),
@@ -296,8 +293,8 @@ def begin(
         ),
         "precision": _precision(trainer),
         "sharding": f"{split} {count(nodes, 'node')} x {what}",
-        "attention": kernels.attention_of(trainer),
-        "checkpointing": "on" if checkpoints_activations(trainer.model) else "off",
+        "attention": rules.attention_of(trainer),
+        "checkpointing": "on" if _checkpoints_activations(trainer.model) else "off",
         "expected peak": peak_words(expected),
         "steps": steps_words(args, state, len(trainer.train_dataset)),
     }

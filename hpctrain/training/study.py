@@ -21,20 +21,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from hpctrain.config import study as tune
-from hpctrain.config.study import Definition, Scalar, Space
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.runs import layout, store
-from hpctrain.runs.store import Attempt
 from hpctrain.util import installed
-
-if TYPE_CHECKING:
-    from optuna import Study, Trial
-    from optuna.storages.journal import JournalFileBackend
-    from optuna.trial import FrozenTrial
-
 
 #: Seconds after which an unchanged lock is stale, left by a killed process: writing a line takes
 #: milliseconds, choosing values a second.
@@ -63,7 +55,7 @@ class Row:
     number: int
     state: str
     value: float | None
-    params: Mapping[str, Scalar]
+    params: Mapping[str, tune.Scalar]
     reports: Mapping[int, float]
     run: str | None = None
     reason: str | None = None
@@ -76,7 +68,7 @@ class Row:
 # -- the journal -----------------------------------------------------------------------------------
 
 
-def journal_backend(path: Path) -> JournalFileBackend:
+def journal_backend(path: Path) -> Any:
     """Return optuna's backend for a journal. Before a process writes, an incomplete line of a
     killed process is removed: optuna cannot read a journal with a line after it.
     """
@@ -135,7 +127,7 @@ def folder(runs: Path, name: str) -> Path:
     return runs / tune.STUDIES / name
 
 
-def read_definition(file: Path) -> Definition:
+def read_definition(file: Path) -> tune.Definition:
     """Return a definition.
 
     Raises:
@@ -151,7 +143,7 @@ def read_definition(file: Path) -> Definition:
         ) from error
 
 
-def open_study(runs: Path, name: str, *, create: Definition | None = None) -> Study:
+def open_study(runs: Path, name: str, *, create: tune.Definition | None = None) -> Any:
     """Return a study as an optuna object.
 
     Args:
@@ -197,13 +189,13 @@ def open_study(runs: Path, name: str, *, create: Definition | None = None) -> St
     return found
 
 
-def definition_of(study: Study) -> Definition | None:
+def definition_of(study: Any) -> tune.Definition | None:
     """Return the definition that a study was created with; None if its creation was interrupted."""
     text = study.user_attrs.get(DEFINITION)
     return tune.from_json(json.loads(text)) if isinstance(text, str) else None
 
 
-def refuse_other(study: Study, asked: Definition) -> None:
+def refuse_other(study: Any, asked: tune.Definition) -> None:
     """Refuse to continue a study with another definition.
 
     Raises:
@@ -221,7 +213,7 @@ def refuse_other(study: Study, asked: Definition) -> None:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def _value(trial: Trial, key: str, where: Space) -> None:
+def _value(trial: Any, key: str, where: tune.Space) -> None:
     low, high = where.low or 0, where.high or 0
     if where.kind == "choice":
         trial.suggest_categorical(key, where.choices)
@@ -231,7 +223,7 @@ def _value(trial: Trial, key: str, where: Space) -> None:
         trial.suggest_float(key, low, high, step=where.step, log=where.log)
 
 
-def _sampler(definition: Definition, number: int) -> Any:
+def _sampler(definition: tune.Definition, number: int) -> Any:
     """Return a sampler with a seed for this trial: with one seed, all processes would draw the same
     values.
     """
@@ -250,7 +242,7 @@ def _sampler(definition: Definition, number: int) -> Any:
         return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
 
-def pruner(definition: Definition) -> Any:
+def pruner(definition: tune.Definition) -> Any:
     """Return optuna's pruner."""
     import optuna
 
@@ -267,7 +259,7 @@ def pruner(definition: Definition) -> Any:
 
 def ask(
     runs: Path,
-    definition: Definition,
+    definition: tune.Definition,
     run: str,
     *,
     attempt: str | None = None,
@@ -293,14 +285,14 @@ def ask(
         mine = next((trial for trial in reversed(trials) if trial.user_attrs.get(RUN) == run), None)
         state = None if mine is None else _state(mine)
         if mine is not None and state == "running":
-            return rows(study)[mine.number]
+            return rows(study)[int(mine.number)]
         taken = sum(_state(trial) != "failed" for trial in trials)
         if state in ("completed", "pruned") or taken >= definition.trials:
             return None
         return _create(study, definition, run, retry=mine)
 
 
-def _create(study: Study, definition: Definition, run: str, *, retry: FrozenTrial | None) -> Row:
+def _create(study: Any, definition: tune.Definition, run: str, *, retry: Any) -> Row:
     trials = study.get_trials(deepcopy=False)
     is_first = all(_state(trial) == "failed" for trial in trials)
     if given := (definition.first if is_first else {}) if retry is None else retry.params:
@@ -316,14 +308,14 @@ def _create(study: Study, definition: Definition, run: str, *, retry: FrozenTria
             if math.isfinite(value):  # the step that failed is repeated
                 trial.report(value, step)
     trial.set_user_attr(RUN, run)
-    return rows(study)[trial.number]
+    return rows(study)[int(trial.number)]
 
 
 # -- how trials end --------------------------------------------------------------------------------
 
 
 def tell(
-    study: Study, definition: Definition, number: int, ending: Ending, reason: str | None = None
+    study: Any, definition: tune.Definition, number: int, ending: Ending, reason: str | None = None
 ) -> str:
     """Report how a trial ended, and return its state; one that has ended does not change.
 
@@ -355,7 +347,7 @@ def tell(
     return ending
 
 
-def report(study: Study, number: int, step: int, value: float) -> bool | None:
+def report(study: Any, number: int, step: int, value: float) -> bool | None:
     """Report the value of an evaluation, and return whether the study's pruner stops the trial;
     None if the trial has already ended. For a repeated step, the first value counts.
     """
@@ -371,7 +363,7 @@ def report(study: Study, number: int, step: int, value: float) -> bool | None:
 
 
 def settle(
-    runs: Path, definition: Definition, gone: Mapping[str, str]
+    runs: Path, definition: tune.Definition, gone: Mapping[str, str]
 ) -> list[tuple[int, str, str]]:
     """Report the ends of trials that are not reported yet; return number, run and state of each.
 
@@ -386,9 +378,9 @@ def settle(
 
 
 def _settle(
-    study: Study,
+    study: Any,
     runs: Path,
-    definition: Definition,
+    definition: tune.Definition,
     *,
     attempt: tuple[str, str | None] | None = None,
     gone: Mapping[str, str] | None = None,
@@ -412,7 +404,7 @@ def _settle(
     return told
 
 
-def ending_of(attempt: Attempt) -> tuple[Ending | None, str | None]:
+def ending_of(attempt: store.Attempt) -> tuple[Ending | None, str | None]:
     """Return how an attempt ended for its trial, and why; None if the trial may continue."""
     unknown = attempt.outcome is None and attempt.status is None
     if attempt.outcome == "completed" or (unknown and attempt.exit_code == layout.DONE):
@@ -427,16 +419,16 @@ def ending_of(attempt: Attempt) -> tuple[Ending | None, str | None]:
 _STATES = {"COMPLETE": "completed", "PRUNED": "pruned", "FAIL": "failed"}
 
 
-def _state(trial: FrozenTrial) -> str:
+def _state(trial: Any) -> str:
     return _STATES.get(trial.state.name, "running")
 
 
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def rows(study: Study) -> list[Row]:
+def rows(study: Any) -> list[Row]:
     """Return all trials, by number."""
-    found = []
+    found = list[Row]()
     for trial in study.get_trials(deepcopy=False):
         said = trial.user_attrs
         found.append(

@@ -31,7 +31,6 @@ from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.runs import layout
 from hpctrain.training import study
 from hpctrain.training.process import say
-from hpctrain.training.study import Ending
 from hpctrain.training.survival import stop
 from hpctrain.util import files
 from hpctrain.util.text import is_number
@@ -152,7 +151,7 @@ def tell(run_dir: Path, attempt: str | None, status: int, reason: str) -> int:
     definition = study.read_definition(run_dir.parent / tune.STUDIES / said["definition"])
     number = said["number"]
     was_told_to_end = attempt is not None and (run_dir / "attempts" / attempt / "stop").exists()
-    ending: Ending = "failed"
+    ending: study.Ending = "failed"
     if status == layout.DONE:
         ending = "pruned" if reason == study.PRUNED else "completed"
     elif status in (layout.REQUEUE, layout.STOPPED) or was_told_to_end:

@@ -41,7 +41,6 @@ FOLLOWED = (
 
 
 def block(rank: int, draw: random.Random) -> bytes:
-    """Return 4 MB of what a rank writes while all is well."""
     lines, size, step = [], 0, 0
     while size < 4_000_000:
         step += 1

@@ -3,9 +3,8 @@
     python tests/bench/bench_memory.py [--samples 2000] [--children 4] [--threads 64] [--json]
 
 Measures, in one run on one machine, the whole path of MemoryCallback (all sensors, the line, the
-JSON record, both written) and, as alternatives, what one would write first: psutil's scan of all
-processes for the children, with and without starting nvidia-smi. The process has children and
-threads as a training has data loader workers and torch's pools. The target is below 0.1 % of
+JSON record, both written). The process has children and threads as a training has data loader
+workers and torch's pools. The target is below 0.1 % of
 training at every=10 and 100 ms a step: 1 ms a sample. The speed's share is that of one line and ten
 steps' batches of 8 x 2048 tokens; on a GPU (--cuda) the batches lie there, and a line waits for it.
 
@@ -16,7 +15,6 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -34,7 +32,6 @@ EVERY, STEP_MS, TARGET = 10, 100.0, 0.001
 
 
 def timed(do: Callable[[], Any], count: int) -> dict[str, float]:
-    """Return the median and the 95th percentile in µs, and the share of training, of `count` calls."""
     for _ in range(min(50, count)):
         do()
     spent = []
@@ -51,7 +48,6 @@ def timed(do: Callable[[], Any], count: int) -> dict[str, float]:
 
 
 def callback(run_dir: Path, event: str) -> Callable[[], None]:
-    """Return the callback's own hook, writing into a pipe-like file and its JSONL file."""
     from hpctrain import MemoryCallback
 
     own = MemoryCallback(every=1, run_dir=run_dir)
@@ -69,7 +65,6 @@ def callback(run_dir: Path, event: str) -> Callable[[], None]:
 
 
 def skipped() -> Callable[[], None]:
-    """Return the hook at a step without a sample."""
     from hpctrain import MemoryCallback
 
     own = MemoryCallback(every=10)
@@ -137,26 +132,7 @@ def speed(run_dir: Path, device: str) -> tuple[Callable[[], None], Callable[[], 
     return (lambda: step(7)), ten
 
 
-def naive_psutil() -> None:
-    """What a first version does: psutil for everything."""
-    own = psutil.Process()
-    children = sum(child.memory_info().rss for child in own.children(recursive=True))
-    memory = psutil.virtual_memory()
-    print(f"rss={own.memory_info().rss} children={children} used={memory.used}", flush=True)
-
-
-def naive_smi() -> None:
-    """The same, and nvidia-smi started for the GPU (`true` in its place where it is missing: only
-    the start counts).
-    """
-    program = shutil.which("nvidia-smi") or "true"
-    query = ["--query-gpu=memory.used,memory.total", "--format=csv"]
-    subprocess.run([program, *query], capture_output=True, check=False)
-    naive_psutil()
-
-
 def main() -> int:
-    """Measure, print a table or JSON, and compare with the target."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--children", type=int, default=4)
@@ -185,8 +161,6 @@ def main() -> int:
             one, ten = speed(Path(folder), "cuda" if options.cuda else "cpu")
             results["SpeedCallback, a step without a line"] = timed(one, few)
             results["SpeedCallback, ten steps and their line"] = timed(ten, few)
-            results["psutil for all of it"] = timed(naive_psutil, few)
-            results["psutil, and nvidia-smi started"] = timed(naive_smi, few)
     stop.set()
     for child in children:
         child.communicate(b"\n")
@@ -197,7 +171,6 @@ def main() -> int:
         "threads": options.threads + 1,
         "processes_of_the_node": len(psutil.pids()),
         "gpu": Path("/dev/nvidiactl").exists(),
-        "nvidia_smi": shutil.which("nvidia-smi") is not None,
         "cpus": os.cpu_count(),
     }
     if options.json:

@@ -80,13 +80,11 @@ class Campaign:
         self.tag = f"{int(time.time()):x}"
 
     def prepare(self) -> None:
-        """Make model, data and the job config."""
         self.project.mkdir(parents=True)
         survival.make(self.project)
         (self.project / "config.yaml").write_text(CONFIG)
 
     def run(self, name: str, nodes: int, patience_s: float, **more: object) -> Run:
-        """Return a run that is not submitted yet."""
         deadline = time.monotonic() + patience_s
         return Run(self.lab, self.project, name, f"{name}-{self.tag}", deadline, nodes, **more)  # type: ignore[arg-type]
 
@@ -102,7 +100,6 @@ class Campaign:
         return run.weights()
 
     def suffer(self, fault: Fault) -> Verdict:
-        """Submit a run, strike it, carry it to its end, and look."""
         began = time.monotonic()
         run = self.run(
             fault.name, fault.nodes, fault.patience_s, options=fault.options, pace_s=fault.pace_s
@@ -195,7 +192,6 @@ def chosen(options: argparse.Namespace) -> list[Fault]:
 
 
 def main() -> int:
-    """Run the campaign and return the exit status."""
     parser = argparse.ArgumentParser(
         description="Inject faults into real Slurm jobs, and see what they cost."
     )

@@ -87,7 +87,6 @@ class Verdict:
 
 
 def judged(fault: Fault, humans: int, attempts: int, lost: int, *, equal: bool) -> list[str]:
-    """Return what is not as the fault's row says."""
     wrong = []
     if not equal:
         wrong.append("the final weights are not those of the uninterrupted run")
@@ -129,7 +128,6 @@ def nothing(_run: Run) -> None:
 
 
 def ranks(run: Run) -> dict[int, psutil.Process]:
-    """Return rank → the process that trains."""
     found: dict[int, psutil.Process] = {}
     for process in run.lab.processes_of({run.job}):
         try:
@@ -210,7 +208,6 @@ def power_failure(run: Run) -> None:
 
 
 def come_back(run: Run) -> None:
-    """Wait until Slurm has given the node up and has requeued the job, then start the node again."""
     run.wait(
         lambda: run.lab.wait_for_node(run.lab.nodes[1], "down"), f"{run.lab.nodes[1]} is down", 0.3
     )

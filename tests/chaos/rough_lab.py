@@ -128,13 +128,11 @@ class RoughLab:
         return int(json.loads((self.directory / "state.json").read_text())[name][0])
 
     def kill_daemon(self, name: str, number: signal.Signals) -> None:
-        """Signal a daemon, and wait until it is gone."""
         daemon = psutil.Process(self.daemon(name))
         daemon.send_signal(number)
         daemon.wait(600)
 
     def wait_for_node(self, node: str, state: str) -> bool:
-        """Say whether sinfo calls a node so now."""
         return state in self.run(
             "sinfo", "--noheader", "--Node", f"--nodes={node}", "--partition=debug", "--format=%T"
         )
@@ -158,7 +156,6 @@ class RoughLab:
         return found
 
     def cgroups_of(self, job_ids: set[str]) -> list[Path]:
-        """Return the cgroups of these jobs that are still there."""
         return [
             path
             for job in job_ids

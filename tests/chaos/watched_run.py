@@ -131,7 +131,6 @@ class Run:
         return found[0] if found else self.links[-1]
 
     def attempts(self) -> list[Attempt]:
-        """Return the starts of the job so far, the oldest first."""
         found = []
         for folder in (self.directory / "attempts").glob("*"):
             start, end = read(folder / "start.json"), read(folder / "end.json")
@@ -217,7 +216,6 @@ class Run:
             time.sleep(0.4)
 
     def steps_lost(self) -> int:
-        """Return how many steps were done and had to be done again, over all attempts."""
         trained = [attempt for attempt in self.attempts() if attempt.begun_at is not None]
         return sum(
             max(0, (before.reached or 0) - (after.begun_at or 0))
@@ -225,7 +223,6 @@ class Run:
         )
 
     def weights(self) -> str:
-        """Return a digest of the final weights."""
         files = sorted((self.directory / "model").glob("*.safetensors"))
         return (
             hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
@@ -267,7 +264,6 @@ class Run:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a small JSON file, {} where there is none."""
     try:
         value = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -276,7 +272,6 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of a metrics.jsonl."""
     if not path.exists():
         return []
     found = []

@@ -289,12 +289,3 @@ def test_a_second_call_at_once_submits_nothing_twice(project: Desk) -> None:
     second = project.run("tune", "--local")
     assert "nothing to submit" in second.err, second.err
     project.run("cancel", "--yes", first.out.strip())
-
-
-@pytest.mark.slow
-def test_another_space_under_the_same_name_is_refused_before_the_queue(project: Desk) -> None:
-    tune(project)
-    project.write("config.yaml", CONFIG.replace("plain,", "other,"))
-    said = project.refused("tune", "--local")
-    assert "how was one of" in said.err
-    assert said.lines[-1] == "hint: use another name in config.yaml, such as tune.study: line-2"

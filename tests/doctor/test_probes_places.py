@@ -216,17 +216,10 @@ def test_reading_and_writing_are_tried_and_leave_nothing(tmp_path: Path) -> None
     (tmp_path / "data").mkdir()
     (tmp_path / "data/part.arrow").write_bytes(bytes(5))
     before = sorted(tmp_path.rglob("*"))
-    for found in (
-        node_check.try_reading(str(tmp_path / "data")),
-        node_check.try_writing(str(tmp_path / "runs/sft-1/checkpoints")),
-    ):
-        assert found["error"] is None
+    write, read, error_of = node_check.write_to, node_check.read_from, node_check.error_of
+    assert error_of(read, str(tmp_path / "data")) is None
+    assert error_of(write, str(tmp_path / "runs/sft-1/checkpoints")) is None
+    assert error_of(write, str(tmp_path / "data/part.arrow/out")) == "Not a directory"
+    assert error_of(write, "/proc/sys")
+    assert error_of(read, str(tmp_path / "nowhere")) == "it contains no file"
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_what_cannot_be_read_or_written_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert node_check.try_writing(str(tmp_path / "file/out"))["error"] == "Not a directory"
-    assert node_check.try_writing("/proc/sys")["error"]
-    assert node_check.try_reading(str(tmp_path / "nowhere"))["error"] == "it contains no file"
-    assert list(tmp_path.iterdir()) == [tmp_path / "file"]

@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # survival.py, for this folder's
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The real demo, made once."""
     pytest.importorskip("torch")
     from hpctrain.training.demo import make_demo
 

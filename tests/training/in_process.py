@@ -12,7 +12,6 @@ import pytest
 def options(
     monkeypatch: pytest.MonkeyPatch, folder: Path, model: object, dataset: object, **values: Any
 ) -> Any:
-    """Return the options as the training reads them, on the CPU, alone."""
     from hpctrain.training import sft
     from hpctrain.training.options import read_options
 
@@ -46,7 +45,6 @@ def _words(value: Any) -> list[str]:
 
 
 def trainer(found: Any, callbacks: tuple[Any, ...] = ()) -> Any:
-    """Return the Trainer of options."""
     from hpctrain.training.survival import ResilienceContext
 
     return found.task.trainer(found, ResilienceContext(), list(callbacks))
@@ -61,5 +59,4 @@ def losses(built: Any) -> list[float]:
 
 
 def norms(built: Any) -> list[float]:
-    """Return the gradient norm of each step of a training that was done."""
     return [entry["grad_norm"] for entry in built.state.log_history if "grad_norm" in entry]

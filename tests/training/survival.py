@@ -88,7 +88,6 @@ def words(values: Mapping[str, Any]) -> list[str]:
 def run_environment(
     environment: Mapping[str, str], run: Path, attempt: str = "1.0", **more: str
 ) -> dict[str, str]:
-    """Return what the job script exports."""
     (run / "attempts" / attempt).mkdir(parents=True, exist_ok=True)
     ours = {
         "HPCTRAIN_RUN_DIR": str(run),

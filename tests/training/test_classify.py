@@ -166,7 +166,7 @@ def scored(visits: Path, folder: Path) -> float:
     import torch
     from transformers import AutoModelForSequenceClassification
 
-    from hpctrain.training.timelines import auroc
+    from hpctrain.training.classifier import auroc
 
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     assert model.config.id2label == {0: "back", 1: "well"}

@@ -11,7 +11,6 @@ pytestmark = pytest.mark.torch
 np: Any = None
 torch: Any = None
 classifier: Any = None
-reading: Any = None
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,7 +20,6 @@ def _libraries() -> None:
         np=importlib.import_module("numpy"),
         torch=importlib.import_module("torch"),
         classifier=importlib.import_module("hpctrain.training.classifier"),
-        reading=importlib.import_module("hpctrain.training.timelines"),
     )
 
 
@@ -30,31 +28,33 @@ def _libraries() -> None:
 
 def test_auroc_is_the_share_of_pairs_in_the_right_order() -> None:
     scores, positive = np.array([0.1, 0.4, 0.35, 0.8]), np.array([False, False, True, True])
-    assert reading.auroc(scores, positive) == 0.75  # of 4 pairs, (0.35, 0.4) is the wrong way round
     assert (
-        reading.auroc(np.array([1.0, 1.0, 1.0]), np.array([True, False, False])) == 0.5
+        classifier.auroc(scores, positive) == 0.75
+    )  # of 4 pairs, (0.35, 0.4) is the wrong way round
+    assert (
+        classifier.auroc(np.array([1.0, 1.0, 1.0]), np.array([True, False, False])) == 0.5
     )  # ties count half
     assert (
-        reading.auroc(np.array([2.0, 1.0, 1.0]), np.array([True, True, False])) == 0.75
+        classifier.auroc(np.array([2.0, 1.0, 1.0]), np.array([True, True, False])) == 0.75
     )  # one pair right, one tied
-    assert reading.auroc(scores, ~positive) == 0.25
-    assert reading.auroc(scores, np.ones(4, dtype=bool)) is None
+    assert classifier.auroc(scores, ~positive) == 0.25
+    assert classifier.auroc(scores, np.ones(4, dtype=bool)) is None
     draw = np.random.default_rng(0)
     scores, positive = draw.integers(0, 20, 300).astype(float), draw.random(300) < 0.3
     pairs = [(a > b) + (a == b) / 2 for a in scores[positive] for b in scores[~positive]]
-    assert reading.auroc(scores, positive) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+    assert classifier.auroc(scores, positive) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
 
 
 def test_metrics_of_each_kind() -> None:
-    two = reading.compute_metrics(
+    two = classifier.compute_metrics(
         "single", np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 3.0], [0.5, 0.0]]), np.array([0, 1, 1, 1])
     )
     assert two == {"accuracy": 0.75, "f1_macro": pytest.approx((2 / 3 + 0.8) / 2), "auroc": 1.0}
-    sure = reading.compute_metrics(
+    sure = classifier.compute_metrics(
         "single", np.array([[0.0, 800.0], [0.0, 900.0], [700.0, 0.0]]), np.array([0, 1, 0])
     )
     assert sure["auroc"] == 1.0, "probabilities that round to 1 are not the same"
-    three = reading.compute_metrics(
+    three = classifier.compute_metrics(
         "single",
         np.array([[3.0, 1, 0], [0, 3.0, 0], [0, 0, 2.0], [3.0, 0, 0]]),
         np.array([0, 1, 1, 0]),
@@ -65,10 +65,10 @@ def test_metrics_of_each_kind() -> None:
     assert three["auroc"] == pytest.approx((1.0 + 3 / 4) / 2), (
         "a class that does not occur has no AUROC"
     )
-    assert "auroc" not in reading.compute_metrics(
+    assert "auroc" not in classifier.compute_metrics(
         "single", np.array([[3.0, 0], [1.0, 0]]), np.array([0, 0])
     )
-    several = reading.compute_metrics(
+    several = classifier.compute_metrics(
         "multi",
         np.array([[1.0, -1], [1.0, 2.0], [-1.0, -3.0]]),
         np.array([[1.0, 0], [0, 1.0], [0, 0]]),
@@ -78,7 +78,7 @@ def test_metrics_of_each_kind() -> None:
         "f1_macro": pytest.approx((2 / 3 + 1) / 2),
         "auroc": pytest.approx((0.75 + 1) / 2),
     }
-    assert reading.compute_metrics("regression", np.array([[1.0]]), np.array([1.0])) == {}
+    assert classifier.compute_metrics("regression", np.array([[1.0]]), np.array([1.0])) == {}
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -94,10 +94,10 @@ def test_batches_are_padded_on_the_right() -> None:
 
 def test_rows_come_without_padding_and_with_their_last_events() -> None:
     rows = {"input_ids": [[5, 6, 7, 0], [8, 0, 9, 0]], "labels": [1, 0]}
-    assert reading.unpadded(0, None)(rows)["input_ids"] == [[5, 6, 7], [8, 0, 9]]
-    assert reading.unpadded(0, 2)(rows) == {"input_ids": [[6, 7], [0, 9]], "labels": [1, 0]}
+    assert classifier.unpadded(0, None)(rows)["input_ids"] == [[5, 6, 7], [8, 0, 9]]
+    assert classifier.unpadded(0, 2)(rows) == {"input_ids": [[6, 7], [0, 9]], "labels": [1, 0]}
     masked = {**rows, "attention_mask": [[1, 1, 0, 0], [1, 1, 1, 1]]}
-    assert reading.unpadded(7, None)(masked)["input_ids"] == [[5, 6], [8, 0, 9, 0]]
+    assert classifier.unpadded(7, None)(masked)["input_ids"] == [[5, 6], [8, 0, 9, 0]]
 
 
 # -- reading a dataset -----------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def read(rows: dict[str, list[Any]], pad: int | None = 0) -> tuple[Any, list[str
     import datasets
 
     problems: list[Any] = []
-    found = reading.scan(datasets.Dataset.from_dict(rows), pad, "train", problems)
+    found = classifier.scan(datasets.Dataset.from_dict(rows), pad, "train", problems)
     return found, [problem.what for problem in problems]
 
 
@@ -147,7 +147,7 @@ def labels(
     splits = {"train": train, **({"test": test} if test is not None else {})}
     problems: list[Any] = []
     made = {name: datasets.Dataset.from_dict({"label": splits[name]}) for name in splits}
-    return reading.labels_of(made, "label", names, problems), [each.what for each in problems]
+    return classifier.labels_of(made, "label", names, problems), [each.what for each in problems]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def facts(**more: Any) -> Any:
         "file": None,
         "rows": 4,
     }
-    return reading.Facts(**{**values, **more})
+    return classifier.Facts(**{**values, **more})
 
 
 def test_the_loss_of_a_step_is_the_mean_over_its_rows_however_they_are_divided() -> None:

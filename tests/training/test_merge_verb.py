@@ -1,7 +1,6 @@
 """`hpctrain checkpoints merge` as it is typed: a run, one of its checkpoints, a folder; and every refusal."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -77,15 +76,6 @@ def test_a_run_and_a_checkpoint(project: Path, merge: Merge) -> None:
         again.stderr
         == "error: runs/lora-1/merged is there already\nhint: use --to with another directory\n"
     )
-
-
-def test_a_folder_and_a_base_that_was_moved(project: Path, merge: Merge, tmp_path: Path) -> None:
-    shutil.copytree(project / "runs" / "lora-1" / "model", tmp_path / "mine")
-    shutil.copytree(project / "base", tmp_path / "elsewhere")
-    done = merge(tmp_path, "mine", "--base", "elsewhere")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "mine-merged\n"
-    assert "notice: the adapter was trained on " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -70,19 +70,6 @@ def test_ranks_of_one_node_report_and_reduce(environment: dict[str, str], tmp_pa
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_gpus_that_torch_cannot_use_are_said_and_the_rest_is_tried(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    del environment["ACCELERATE_USE_CPU"]
-    found = report.read_report(launch(environment, tmp_path, "--doctor-gpus", "2").stdout)
-    assert [(rank.visible, rank.on_cpu, rank.done) for rank in found.ranks] == [
-        (0, False, True)
-    ] * 2
-    assert found.speeds
-
-
-@pytest.mark.torch
-@pytest.mark.slow
 def test_a_rank_that_never_comes_is_no_hang(environment: dict[str, str], tmp_path: Path) -> None:
     """A world of two of which one exists: the connection is given up, and what the node had said by
     then is there.
@@ -152,10 +139,8 @@ def test_the_demo_starts_without_a_network_and_writes_nothing(
         "--dataset_name",
         str(demo.directory / "dataset"),
     )
-    done = offline(environment, tmp_path, *words)
-    assert done.returncode == 0, done.stderr
-    steps = [line.partition(" done ")[2] for line in done.stdout.splitlines() if " done " in line]
-    assert steps == ["imports", "arguments and dataset", "tokenizer and configuration", "model"]
+    done = offline(environment, tmp_path, "--task", "sft", *words)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert sorted(demo.directory.rglob("*")) == before
     assert [path for path in tmp_path.rglob("*") if "hf" not in path.parts] == []
 
@@ -181,17 +166,7 @@ def test_a_classifier_needs_neither_tokenizer_nor_weights_of_its_own(
         "0",
     )
     done = offline(environment, tmp_path, "--task", "classify", *words)
-    assert done.returncode == 0, done.stderr
-    steps = [line.partition(" done ")[2] for line in done.stdout.splitlines() if " done " in line]
-    assert steps == ["imports", "arguments and dataset", "configuration", "model"]
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
     other = offline(environment, tmp_path, "--task", "sft", *words)
-    assert "HPCTRAIN-OFFLINE failed arguments and dataset" in other.stdout
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_what_cannot_start_is_named(environment: dict[str, str], tmp_path: Path) -> None:
-    done = offline(environment, tmp_path, "--model_name_or_path", "m", "--dataset_name", "d")
-    assert done.returncode == 1
-    assert "HPCTRAIN-OFFLINE failed arguments and dataset" in done.stdout
-    assert "there is no model directory 'm'" in done.stderr
+    assert other.stdout == "HPCTRAIN-OFFLINE failed arguments and dataset\n"
+    assert "has no tokenizer" in other.stderr

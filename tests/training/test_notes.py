@@ -1,6 +1,4 @@
-"""A log begins with its table: what was found before it is said behind it, and at the latest where
-the training ends.
-"""
+"""A log begins with what was found and with its table."""
 
 import subprocess
 import time
@@ -13,19 +11,14 @@ import survival
 pytestmark = pytest.mark.torch
 
 
-def test_it_is_said_once_within_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    from hpctrain.training.monitoring.log import Notes
+def test_a_note_has_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    from hpctrain.training.process import note
 
-    notes = Notes()
-    notes.add("warning: " + "word " * 30, "fix: --option")
-    assert capsys.readouterr().out == ""
-    notes.on_train_begin(None, None, None)
-    notes.say()
+    note("warning: " + "word " * 30)
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("[train] ") and len(line) <= 80 for line in lines)
     assert lines[0].startswith("[train] warning: word")
     assert lines[1].startswith("[train]   word")
-    assert lines[-1] == "[train] fix: --option"
     assert sum(line.count("word") for line in lines) == 30
 
 
@@ -58,19 +51,12 @@ def test_the_table_comes_before_everything_of_every_rank(
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("[train] starts from scratch with the weights of ")
-    assert lines[1].startswith("[train] model   ")
-    begins = [number for number, line in enumerate(lines) if line.startswith("[train] begin")]
-    after = [
+    table = max(number for number, line in enumerate(lines) if line.startswith("[train] steps   "))
+    assert table < min(
         number
         for number, line in enumerate(lines)
-        if line.startswith(("[memory]", "[train] warning", "[train] the time limit ends in 15"))
-    ]
-    table = max(
-        number
-        for number, line in enumerate(lines[: begins[0]])
-        if line.startswith("[train] steps   ")
+        if line.startswith(("[memory]", "[train] begin"))
     )
-    assert min(after) > table
     assert len([line for line in lines if "event=train_begin" in line]) == 2
     assert any(line.startswith("[train] warning: all weights are trained in") for line in lines)
     assert any(

@@ -12,10 +12,11 @@ import pytest
 
 pytest.importorskip("trl")
 import in_process
+import pytest
 
 from hpctrain.data import manifest as manifests
 from hpctrain.errors import UsageError
-from hpctrain.training.preflight import dataset_facts
+from hpctrain.training.preflight import rules
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -24,7 +25,6 @@ Made = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def made(tiny: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Return a function that prepares forty questions with answers, by the real pipeline."""
     from hpctrain.data.pipeline import prepare
     from hpctrain.data.request import PrepareRequest
 
@@ -71,9 +71,7 @@ def test_unpacked_rows_are_not_cut_and_are_grouped_by_length(
 ) -> None:
     folder = made("plain", max_length=64)
     options = in_process.options(monkeypatch, tmp_path, tiny[0], folder)
-    assert dataset_facts.read_manifest(options.script.dataset_name) == manifests.read_manifest(
-        folder
-    )
+    assert rules.read_manifest(options.script.dataset_name) == manifests.read_manifest(folder)
     assert (options.training.max_length, options.training.train_sampling_strategy) == (
         None,
         "group_by_length",
@@ -226,3 +224,25 @@ def test_a_mask_that_leaves_nothing_is_refused(
     assert "the token id 64, and the model's embedding ends at 63" in refused(
         monkeypatch, tmp_path, tiny[0], tmp_path / "beyond"
     )
+
+
+@pytest.mark.parametrize("named", ["gone.tar.gz", None], ids=["an archive", "no dataset_name"])
+def test_the_training_reads_the_copy_and_is_the_same_training(
+    tmp_path: Path, tiny: tuple[str, str], monkeypatch: pytest.MonkeyPatch, named: str | None
+) -> None:
+    """A resume tells datasets apart by their content, not by where they are."""
+    from hpctrain.training.survival import resume
+
+    model, dataset = tiny
+    copy = tmp_path / "local" / "rows"
+    shutil.copytree(dataset, copy)
+    there = in_process.options(monkeypatch, tmp_path, model, dataset)
+    monkeypatch.setenv("HPCTRAIN_DATA", str(copy))
+    here = in_process.options(monkeypatch, tmp_path, model, named)
+    assert Path(here.train_dataset.cache_files[0]["filename"]).is_relative_to(copy)
+    records = [
+        resume.record([found.training], found.script.dataset_name, found.splits)["data"]
+        for found in (there, here)
+    ]
+    assert records[0] == records[1]
+    assert records[0]["train"] is not None

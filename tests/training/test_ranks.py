@@ -49,7 +49,7 @@ import logging, os, sys, warnings
 from hpctrain.training import process as rank_log
 path = rank_log.keep_rank_log()
 print("said", "in parts")
-sys.stderr.writelines(["one\\n", "two\\n"])
+sys.stderr.write("one\\ntwo\\n")
 warnings.warn("careful")
 logging.warning("logged")
 os.write(1, b"of C++\\n")

@@ -5,7 +5,6 @@ written.
 import json
 import math
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -186,6 +185,4 @@ def test_the_environment_is_written_without_secrets(
         1,
         "3",
     )
-    assert f"torch=={torch.__version__}" in found["packages"]
     assert len(found["gpus"]) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    assert re.fullmatch("[0-9a-f]{64}", found["packages_digest"])

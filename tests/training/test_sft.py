@@ -15,14 +15,11 @@ import pytest
 import survival
 import yaml
 
-from hpctrain.config.spec import JobSpec
 from hpctrain.errors import UsageError
-from hpctrain.jobs import render
 from hpctrain.memory import Sample, from_json, parse_line
 from hpctrain.training import sft
 from hpctrain.training.demo import DEMO_TRAINING
 from hpctrain.training.options import _check_world, _defaults, _parser
-from hpctrain.util import installed
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -55,7 +52,6 @@ def run(environment: dict[str, str], tmp_path: Path) -> Run:
 
 @pytest.fixture
 def whole(run: Run, environment: dict[str, str], warm: dict[str, str]) -> Run:
-    """Start in a process that imports all by itself."""
     for name in warm:
         del environment[name]
     return run
@@ -180,59 +176,6 @@ def test_two_processes_of_accelerate(demo: Any, whole: Run, tmp_path: Path) -> N
         file = tmp_path / "run" / "memory" / f"rank-{rank}.jsonl"
         assert [from_json(line) for line in file.read_text().splitlines()] == own
     assert len(seen) == 2 * len(steps)
-
-
-def test_sharding_that_the_cpu_does_not_have_is_said_aloud(
-    demo: Any, run: Run, tmp_path: Path
-) -> None:
-    """The rendered FSDP config is one that accelerate takes; on the CPU it leaves the sharding out
-    without a word, so we say it.
-    """
-    spec = JobSpec(
-        job_name="sft",
-        chdir="/srv",
-        gpus_per_node=2,
-        sharding="fsdp",
-        accelerate_config="sft.accelerate.yaml",
-    )
-    script = render.render(
-        spec,
-        installed.templates(),
-        template="single_node.sbatch.j2",
-        version="1",
-        directory="/srv",
-        arguments=(),
-    )
-    config = script.partition("accelerate.yaml\" <<'END'\n")[2].partition("END\n")[0]
-    (tmp_path / "sft.accelerate.yaml").write_text(config)
-    launch = [
-        "accelerate.commands.launch",
-        "--config_file",
-        "sft.accelerate.yaml",
-        "--main_process_port",
-        0,
-    ]
-    training = {
-        "max_steps": 2,
-        "per_device_train_batch_size": 2,
-        "max_length": 64,
-        "memory_every": 0,
-    }
-    done = run(
-        "-m",
-        *launch,
-        "-m",
-        SFT,
-        *given(demo, output_dir="out", **training),
-        HPCTRAIN_WORLD_SIZE="2",
-        HPCTRAIN_SHARDING="fsdp",
-    )
-    assert done.returncode == 0, done.stderr
-    assert (
-        done.stdout.count("warning: the job requests sharding fsdp and accelerate runs MULTI_CPU")
-        == 1
-    )
-    assert samples(done.stdout) == [], "memory_every is 0"
 
 
 def test_everything_that_is_missing_is_said_once_by_rank_0(

@@ -100,15 +100,6 @@ def test_the_layout_is_the_trainer_s_own(table: Any, tiny: tuple[str, str], tmp_
 
 
 @pytest.mark.usefixtures("h100")
-def test_checkpointing_is_seen_in_the_model(table: Any, tiny: tuple[str, str]) -> None:
-    trainer, options = trainer_of(tiny[0], max_length=32)
-    before = expect(table, trainer, options)
-    trainer.model.activation_checkpointing_enable()
-    after = expect(table, trainer, options)
-    assert (before.layout.checkpointing, after.layout.checkpointing) == ("off", "full")
-
-
-@pytest.mark.usefixtures("h100")
 def test_a_classifier_is_expected_to_take_what_its_labels_need(
     table: Any, tiny: tuple[str, str]
 ) -> None:

@@ -97,7 +97,7 @@ def test_the_fullest_gpu_and_the_fullest_node(speed: Any) -> None:
     def report(node: str, peak: int | None, host: int | None) -> Any:
         sample = SimpleNamespace(host=node, torch_peak_mib=peak)
         whole = speed.Window()
-        return speed.RankReport(sample=sample, window=whole, total=whole, host=host, host_peak=0)
+        return speed.RankReport(sample=sample, window=whole, host=host, host_peak=0)
 
     every = [
         report("a", 10, 100),

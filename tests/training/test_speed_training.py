@@ -62,7 +62,6 @@ def lengths(dataset: str) -> list[int]:
 
 
 def table_of(log: str) -> dict[str, str]:
-    """Return the table at the start of a log, by label."""
     found: dict[str, str] = {}
     for line in log.splitlines():
         if match := re.match(r"\[train\] (.{17})(.*)", line):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpctrain.training.survival import ResilienceContext, time_limit
 from hpctrain.training.survival.stop import StopFile, Stopped, StopReason, write_exit
 from hpctrain.training.survival.time_limit import MARGIN_PART, MARGIN_S, Deadline, end_time
 
@@ -174,3 +175,26 @@ def test_a_signal_that_the_job_script_got_is_heard_by_rank_0(tmp_path: Path) -> 
         )
         heard[rank, attempt] = done.stdout.strip()
     assert heard == {("0", "7.0"): "SIGTERM", ("1", "7.0"): "None", ("0", "7.1"): "None"}
+
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("needed", "end", "now", "expected"),
+    [
+        (3.2, 24, 0, (True, "done in about 3.2 h; the time limit leaves 24 h")),
+        (3.2, None, 0, (None, "done in about 3.2 h; no time limit is known")),
+        (30, 24, 1, (False, "done in about 30 h, after the time limit, which leaves 23 h")),
+    ],
+)
+def test_whether_it_ends_before_the_time_limit(
+    needed: float, end: float | None, now: float, expected: tuple[bool | None, str]
+) -> None:
+    limit = None if end is None else end * HOUR
+    assert time_limit.outlook(needed * HOUR, limit, now=now * HOUR) == expected
+
+
+def test_the_time_limit_is_slurm_s() -> None:
+    assert ResilienceContext.from_environment({}).end is None
+    assert ResilienceContext.from_environment({"SLURM_JOB_END_TIME": "9"}).end == 9.0

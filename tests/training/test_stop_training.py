@@ -47,7 +47,6 @@ def words(tiny: tuple[str, str], **more: object) -> list[str]:
 
 
 def wait_for_step(process: subprocess.Popen[str]) -> str:
-    """Return what was written until a step was logged."""
     assert process.stdout is not None
     seen = ""
     for line in process.stdout:
@@ -58,7 +57,6 @@ def wait_for_step(process: subprocess.Popen[str]) -> str:
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return the training processes, by rank."""
     found = {}
     for child in psutil.Process(process.pid).children(recursive=True):
         rank = child.environ().get("RANK")
@@ -97,21 +95,6 @@ def test_a_signal_to_one_rank_stops_both_at_the_same_step(
     assert survival.listed(run / "checkpoints") == ["README.md", f"checkpoint-{said[1]}"]
     assert not (run / "model").exists()
     assert "error: " not in err.replace("ChildFailedError: ", ""), err
-    again = survival.argv(*words(tiny, max_steps=int(said[1]) + 5), ranks=2)
-    done = subprocess.run(
-        again,
-        env=survival.run_environment(environment, run, "1.1"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(
-        f"[train] resumes run r at step {said[1]} from {run}/checkpoints/checkpoint-{said[1]} ("
-    )
-    assert "[train] changed since the checkpoint: max_steps 1000000 -> " in done.stdout
-    assert survival.exit_word(run, "1.1") == "0 completed\n"
 
 
 def test_a_signal_for_the_whole_job_step_does_not_kill_the_workers_that_load_data(
@@ -153,10 +136,7 @@ def test_the_time_limit(tiny: tuple[str, str], environment: dict[str, str], tmp_
     assert done.returncode == 85, done.stderr
     assert time.time() < end
     assert survival.exit_word(run, "1.0") == "85 deadline\n"
-    assert (
-        "[train] half of the time limit is over and no save was measured: saving at step "
-        in done.stdout
-    )
+    assert "[train] half of the time limit is over: saving at step " in done.stdout
     said = re.search(
         r"the time limit ends in (\d+|\d\.\d) s, a save takes [0-9.]+ s: saving and stopping at"
         r" step (\d+) of",

@@ -24,7 +24,6 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
 def starter(project: Path, environment: dict[str, str]) -> Run:
-    """Return what starts a training in `project` as the job script does."""
 
     def start(
         run: str, attempt: str, *words: object, **variables: str
@@ -67,10 +66,6 @@ def mlflow_runs(client: Any) -> list[Any]:
         for experiment in client.search_experiments()
         for run in client.search_runs([experiment.experiment_id])
     ]
-
-
-def mlflow_steps(client: Any, run: str, name: str = "loss") -> list[int]:
-    return sorted(metric.step for metric in client.get_metric_history(run, name))
 
 
 def wandb_rows(run_dir: Path) -> list[dict[str, Any]]:
@@ -189,29 +184,6 @@ def test_no_secret_is_written(survived: Any) -> None:
 
 
 # -- MLflow ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.extended
-@pytest.mark.torch
-@pytest.mark.slow
-def test_sqlite_by_uri_after_a_failure(
-    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The run goes on with other arguments, and is FAILED and then FINISHED."""
-    start, uri = starter(tmp_path, environment), f"sqlite:///{tmp_path / 'mine.db'}"
-    given = {"MLFLOW_TRACKING_URI": uri, "MLFLOW_EXPERIMENT_NAME": "mine"}
-    done = start("sweep_3", "1.0", 8, "--trackers", "mlflow", "--fail", 6, **given)
-    assert done.returncode == 1
-    client = mlflow_client(uri, monkeypatch)
-    assert [run.info.status for run in mlflow_runs(client)] == ["FAILED"]
-    done = start("sweep_3", "2.0", 8, "--trackers", "mlflow", SEED="8", **given)
-    assert done.returncode == 0, done.stderr
-    (run,) = mlflow_runs(client)
-    assert (run.info.status, run.data.tags["hpctrain.tag"]) == ("FINISHED", "sweep")
-    assert client.get_experiment(run.info.experiment_id).name == "mine"
-    assert set(mlflow_steps(client, run.info.run_id)) == set(range(1, 9))
-    assert run.data.params["seed"] == "7"
-    assert not (tmp_path / "runs" / ".mlflow").exists()
 
 
 @pytest.mark.extended

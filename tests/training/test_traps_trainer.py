@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 @pytest.fixture
 def built(tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that builds a Trainer, and returns it with its options."""
     count = iter(range(100))
 
     def start(model: object = tiny[0], dataset: object = tiny[1], **values: Any) -> tuple[Any, Any]:
@@ -39,7 +38,6 @@ def dataset(folder: Path, rows: list[list[int]], **columns: Any) -> str:
 
 
 def said(built: tuple[Any, Any]) -> str:
-    """Return all that is said of a Trainer."""
     warnings = rules.check_trainer(*built)
     assert all(each.fix for each in warnings)
     return "; ".join(each.what for each in warnings)

@@ -205,14 +205,3 @@ def test_two_ranks_stop_at_the_same_step(project: Project, tiny: tuple[str, str]
     assert [row["state"] for row in rows.values()] == ["completed", "pruned"]
     assert project.logs().count("the study prunes this trial at step 20") == 1
     assert max(report["step"] for report in rows[1]["reports"]) == 20
-
-
-def test_a_metric_that_no_evaluation_has(project: Project, tiny: tuple[str, str]) -> None:
-    text = json.loads(config(*tiny))
-    text["tune"] |= {"metric": "eval_accuracy", "trials": 1, "parallel": 1}
-    (project.directory / "config.yaml").write_text(yaml.safe_dump(text))
-    (project.directory / "hook.sh").write_text("")
-    project.run("tune", "--local", "--wait", code=2)
-    assert "no evaluation has the metric 'eval_accuracy'" in project.logs()
-    assert "eval_loss" in project.logs()
-    assert [row["state"] for row in project.rows().values()] == ["failed"]

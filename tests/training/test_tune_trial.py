@@ -14,6 +14,7 @@ import pytest
 from tune_made import BASE, SPACE, row
 
 from hpctrain.config.study import Definition, Space
+from hpctrain.errors import UsageError
 from hpctrain.training import study, trial
 
 pytestmark = pytest.mark.torch  # optuna is in the same extra
@@ -152,6 +153,23 @@ def test_a_reporter_without_a_journal_says_so_and_lets_the_training_go_on(
     journal.with_name("away").rename(journal)
     assert not reporter.report(10, 1.0)
     assert reporter.said is None
+
+
+def test_a_metric_that_no_evaluation_has_ends_the_training(job: Path, runs: Path) -> None:
+    from transformers import TrainerControl, TrainerState
+
+    from hpctrain.training.process import Ranks
+    from hpctrain.training.trial_callback import TrialCallback
+
+    assert call("ask", job) == 0
+    watch = TrialCallback(runs / "r_0" / "trial.json", Ranks())
+    event: Any = (None, TrainerState(), TrainerControl())
+    watch.on_evaluate(*event, metrics={"eval_accuracy": 0.5})
+    with pytest.raises(UsageError, match="no evaluation has the metric 'eval_loss'"):
+        watch.on_step_begin(*event)
+    watch.on_evaluate(*event, metrics={"eval_loss": 0.5})
+    watch.on_step_begin(*event)
+    assert row(runs, 0).reports == {0: 0.5}
 
 
 # -- many at once ----------------------------------------------------------------------------------

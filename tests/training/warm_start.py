@@ -46,7 +46,6 @@ _HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, sign
 
 
 def early(environment: Mapping[str, str]) -> str:
-    """Return the variables that have to be the server's, in a form that can be compared."""
     return json.dumps(
         {
             name: environment[name]
@@ -57,7 +56,6 @@ def early(environment: Mapping[str, str]) -> str:
 
 
 def be_python() -> NoReturn:
-    """Start anew, instead of a process of one's own."""
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])  # noqa: S606
 
 

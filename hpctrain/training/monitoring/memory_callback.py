@@ -55,7 +55,6 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
     ) -> None:
-        """Open the file and take the first sample."""
         self._first_step = True
         self._guard(self._open, args)
         self._sample("train_begin", state)
@@ -63,7 +62,6 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     def on_step_end(
         self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
     ) -> None:
-        """Take a sample after the first step and after every `every`-th one."""
         if self._first_step:
             self._first_step = False
             self._sample("first_step", state)
@@ -71,19 +69,16 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             self._sample("step", state)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Take a sample after an evaluation."""
         if self._reader is None:  # trainer.evaluate() without train()
             self._guard(self._open, args)
         self._sample("evaluate", state)
 
     def on_save(self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Take a sample after a save."""
         self._sample("save", state)
 
     def on_train_end(
         self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
     ) -> None:
-        """Take the last sample; the file stays open for an evaluation that follows."""
         self._sample("train_end", state)
 
     # -- implementation of the hooks ---------------------------------------------------------------

@@ -9,17 +9,15 @@ beside it gets one line for each event (hpctrain/runs/metrics.py documents and r
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.metadata
 import json
 import math
 import os
 import platform
-import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -132,8 +130,6 @@ VARIABLES = frozenset(
     }
 )
 
-_DRIVER = Path("/proc/driver/nvidia/version")
-
 
 def collect_environment(
     *, world_size: int, environ: Mapping[str, str] = os.environ
@@ -141,22 +137,24 @@ def collect_environment(
     """Return the JSON object of environment.json."""
     torch = sys.modules.get("torch")
     cuda = torch.cuda if torch is not None and torch.cuda.is_available() else None
-    packages = installed_packages()
-    names = [f"{name}=={version}" for name, version in packages.items()]
+    versions, hosts = dict[str, str](), list[str]()
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    with contextlib.suppress(KeyError, ValueError):
+        hosts = list(hostlist.expand(environ["SLURM_JOB_NODELIST"]))
     found: dict[str, Any] = {
         "schema": 1,
         "at": round(time.time(), 3),
         "host": socket.gethostname(),
-        "hosts": _try(lambda: list(hostlist.expand(environ["SLURM_JOB_NODELIST"]))) or [],
+        "hosts": hosts,
         "platform": platform.platform(),
         "python": platform.python_version(),
         "executable": sys.executable,
         "world_size": world_size,
-        "versions": {name: packages[name] for name in PACKAGES if name in packages},
+        "versions": versions,
         "cuda": getattr(getattr(torch, "version", None), "cuda", None),
         "rocm": getattr(getattr(torch, "version", None), "hip", None),
-        "driver": _try(_driver),
-        "nccl": _try(lambda: ".".join(map(str, cuda.nccl.version()))),  # type: ignore[union-attr]
         "gpus": [cuda.get_device_name(each) for each in range(cuda.device_count())] if cuda else [],
         "slurm": environ.get("SLURM_VERSION"),
         "variables": {
@@ -164,36 +162,8 @@ def collect_environment(
             for name in sorted(VARIABLES)
             if name in environ and not looks_secret(name, environ[name])
         },
-        "packages": names,
-        "packages_digest": hashlib.sha256("\n".join(names).encode()).hexdigest(),
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def installed_packages() -> dict[str, str]:
-    """Return the version of each installed package by normalized name (PEP 503); of duplicates the
-    first on the path, as in Python.
-
-    Names and versions only: where a package came from may be a URL with a password.
-    """
-    found: dict[str, str] = {}
-    for each in importlib.metadata.distributions():
-        name, version = each.metadata["Name"], each.version
-        if name and version:
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)
-    return dict(sorted(found.items()))
-
-
-def _driver() -> str | None:
-    found = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", _DRIVER.read_text(encoding="utf-8"))
-    return found[1] if found else None
-
-
-def _try(read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except Exception:
-        return None
 
 
 ENVIRONMENT = "environment.json"
@@ -217,9 +187,6 @@ class RunFiles(TrainerCallback):  # type: ignore[misc]  # transformers is not th
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
     ) -> None:
-        """Write environment.json, open metrics.jsonl, and write the step at which the training
-        begins.
-        """
         self.begin(args, state, "begin")
 
     def on_log(
@@ -230,7 +197,6 @@ class RunFiles(TrainerCallback):  # type: ignore[misc]  # transformers is not th
         logs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Write what was logged; evaluations are separate events."""
         if logs:
             self.write(
                 "evaluate" if any(name.startswith("eval_") for name in logs) else "log", state, logs
@@ -239,13 +205,11 @@ class RunFiles(TrainerCallback):  # type: ignore[misc]  # transformers is not th
     def on_save(
         self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
     ) -> None:
-        """Write that a checkpoint was saved."""
         self.write("save", state)
 
     def on_train_end(
         self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
     ) -> None:
-        """Write that the training ended; the file stays open for an evaluation that follows."""
         self.write("end", state)
 
     # -- other writers -----------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from hpctrain.runs import predicted, progress
 from hpctrain.training import start_table
 from hpctrain.training.monitoring.run_files import RunFiles
 from hpctrain.training.process import Guard, Ranks, say
-from hpctrain.training.start_table import Expectation
 from hpctrain.training.survival import ResilienceContext, time_limit
 
 
@@ -172,15 +171,13 @@ class RankReport:
 
     Attributes:
         sample: memory sample.
-        window: counters since the last line.
-        total: counters since the first step of this start.
+        window: counters since the last report.
         host: current host memory including data loader workers, in MiB.
         host_peak: peak host memory likewise.
     """
 
     sample: Sample
     window: Window
-    total: Window
     host: int | None
     host_peak: int
 
@@ -232,7 +229,10 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     ) -> None:
         self._asked, self._run_files = every, run_files
         self._survival, self._ranks, self._options = survival, ranks, options
-        self._record, self._expected = dict[str, Any](), Expectation(why="nothing was worked out")
+        self._record, self._expected = (
+            dict[str, Any](),
+            start_table.Expectation(why="nothing was worked out"),
+        )
         self._meter = Meter(time.monotonic)
         self._guard = Guard(f"{progress.MARK} notice:")
         self._said, self._first = set[str](), (0.0, 0)
@@ -269,36 +269,38 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         if self._trainer is not None:
             if self._ranks.rank == 0:
                 self._guard(self._write_table, state)
-                self._trainer.notes.say()
-            self._ranks.highest(0)  # the table comes first in the log
+            self._ranks.highest(0)  # the table comes before the memory lines of all ranks
         every = self._asked
         if every is None:
             by_steps = args.logging_strategy.value == "steps"
             every = int(state.logging_steps) if by_steps else _WITHOUT_LOGGING
         self._every = max(0, every)
         self._window = self._total = Window()
+        self._lined = int(state.global_step)
         self._meter.begin()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         if not self._meter.step_ended():
             self._first = time.monotonic(), int(state.global_step)
+            self._lined = int(state.global_step)
         elif self._every and state.global_step % self._every == 0:
-            self._line(args, state)
+            self._lined = int(state.global_step)
+            self._gather(self._write_line, state, args)
 
     def on_evaluate(self, *_: Any, **__: Any) -> None:
         self._meter.skip()
 
     def on_save(self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         self._meter.skip()
-        self._keep(state, "running")
+        self._gather(self._write_measured, state, "running")
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        if self._every and self._window.steps + self._meter.steps:
-            self._line(args, state)
+        if self._every and state.global_step > self._lined:
+            self._gather(self._write_line, state, args)
         done = state.global_step >= state.max_steps or control.should_training_stop
-        self._keep(state, "completed" if done else "stopped")
+        self._gather(self._write_measured, state, "completed" if done else "stopped")
 
     # -- implementation ----------------------------------------------------------------------------
 
@@ -316,37 +318,32 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
             predicted.write(self._survival.run_dir, self._record)
 
     def _report(self, step: int) -> RankReport:
-        window = self._meter.take()
-        self._window += window
-        self._total += window
         sample = self._reader.read(step, "step")
         unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, KiB elsewhere
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // MIB
         workers = sample.children_rss_mib or 0
         return RankReport(
             sample=sample,
-            window=self._window,
-            total=self._total,
+            window=self._meter.take(),
             host=None if sample.rss_mib is None else sample.rss_mib + workers,
             host_peak=most + workers,
         )
 
-    def _gathered(self, step: int) -> list[RankReport]:
-        mine: list[RankReport] = []
+    def _gather(self, write: Callable[..., None], state: TrainerState, *more: Any) -> None:
+        """Call `write` on rank 0 with the reports of all processes."""
+        mine, step = list[RankReport](), state.global_step
         self._guard(lambda: mine.append(self._report(step)))
-        return [report for each in self._ranks.gather(mine) for report in each]
-
-    def _line(self, args: TrainingArguments, state: TrainerState) -> None:
-        reports = self._gathered(state.global_step)
-        self._window = Window()
-        if self._ranks.rank == 0:
-            self._guard(self._write_line, args, state, reports)
+        reports = [report for each in self._ranks.gather(mine) for report in each]
+        if self._ranks.rank == 0 and reports:
+            did = together([report.window for report in reports])
+            self._window, self._total = self._window + did, self._total + did
+            self._guard(write, state, reports, *more)
 
     def _write_line(
-        self, args: TrainingArguments, state: TrainerState, reports: list[RankReport]
+        self, state: TrainerState, reports: list[RankReport], args: TrainingArguments
     ) -> None:
-        did, sample = together([report.window for report in reports]), fullest(reports)
-        waited = did.wait / did.seconds if did.seconds > 0 else None
+        did, self._window = self._window, Window()
+        sample, waited = fullest(reports), did.wait / did.seconds if did.seconds > 0 else None
         # At the pace since this start's first step, with its evaluations and saves.
         began, first = self._first
         pace = (time.monotonic() - began) / max(1, int(state.global_step) - first)
@@ -390,13 +387,8 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         useful = did.per_second(did.useful)
         return None if useful is None else self._expected.mfu(useful, self._ranks.size)
 
-    def _keep(self, state: TrainerState, ended: str) -> None:
-        reports = self._gathered(state.global_step)
-        if self._ranks.rank == 0:
-            self._guard(self._write_measured, reports, ended)
-
-    def _write_measured(self, reports: list[RankReport], ended: str) -> None:
-        did, sample = together([report.total for report in reports]), fullest(reports)
+    def _write_measured(self, _state: TrainerState, reports: list[RankReport], ended: str) -> None:
+        did, sample = self._total, fullest(reports)
         if did.steps == 0:
             return
         memory = {

@@ -57,7 +57,17 @@ def tell(kind: str, **values: object) -> None:
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run all tests and exit: 0 if all of them ran, 1 if one could not."""
-    asked = _arguments(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="node_check", allow_abbrev=False)
+    parser.add_argument(
+        "--doctor-gpus", dest="gpus", type=int, default=0, help="GPUs per node of the job"
+    )
+    parser.add_argument("--doctor-dataset", dest="dataset", help="folder to read from")
+    parser.add_argument(
+        "--doctor-checkpoint",
+        dest="checkpoint",
+        help="folder to write into; default: $HPCTRAIN_RUN_DIR/checkpoints",
+    )
+    asked = parser.parse_known_args(sys.argv[1:] if argv is None else argv)[0]
     doing = ["start"]
 
     def give_up() -> None:
@@ -67,78 +77,17 @@ def main(argv: list[str] | None = None) -> NoReturn:
     timer = threading.Timer(LIMIT_S, give_up)
     timer.daemon = True
     timer.start()
+    code = 0
     try:
-        for stage, step in _steps(asked):
-            doing.append(stage)
-            step()
-        code = 0
+        _run(asked, doing)
     except Exception as error:
         tell("failed", stage=doing[-1], said=f"{type(error).__name__}: {error}")
         code = 1
     leave(code)
 
 
-def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="node_check", allow_abbrev=False)
-    parser.add_argument(
-        "--doctor-gpus",
-        dest="gpus",
-        type=int,
-        default=0,
-        help="GPUs per node that the job requests",
-    )
-    parser.add_argument("--doctor-dataset", dest="dataset", help="folder to read from")
-    parser.add_argument(
-        "--doctor-checkpoint",
-        dest="checkpoint",
-        help="folder to write into; default: $HPCTRAIN_RUN_DIR/checkpoints",
-    )
-    return parser.parse_known_args(argv)[0]
-
-
-def _steps(asked: argparse.Namespace) -> list[tuple[str, Callable[[], None]]]:
-    first = _local_rank() == 0
-    members: dict[str, list[int]] = {}
-
-    def connect() -> None:
-        members.update(_connected())
-
-    def read() -> None:
-        if first and asked.dataset:
-            tell("read", **try_reading(asked.dataset))
-
-    def write() -> None:
-        run_dir = os.environ.get("HPCTRAIN_RUN_DIR")
-        folder = asked.checkpoint or (f"{run_dir}/checkpoints" if run_dir else None)
-        if first and folder:
-            tell("write", **try_writing(folder))
-
-    def done() -> None:
-        from torch import distributed
-
-        distributed.barrier()
-        tell("done")
-
-    return [
-        ("looking at the node", lambda: _tell_node(asked, whole=first)),
-        ("import torch", _tell_torch),
-        ("connecting the ranks", connect),
-        ("all-reduce", lambda: _all_reduce(members, gpus=asked.gpus)),
-        ("reading the dataset", read),
-        ("writing a checkpoint", write),
-        ("waiting for the other ranks", done),
-    ]
-
-
-def _local_rank() -> int:
-    return int(os.environ.get("LOCAL_RANK") or 0)
-
-
-def _world() -> int:
-    return int(os.environ.get("WORLD_SIZE") or 1)
-
-
-def _tell_node(asked: argparse.Namespace, *, whole: bool) -> None:
+def _run(asked: argparse.Namespace, doing: list[str]) -> None:
+    doing.append("looking at the node")
     tell(
         "rank",
         gpus_asked=asked.gpus,
@@ -146,60 +95,81 @@ def _tell_node(asked: argparse.Namespace, *, whole: bool) -> None:
         cpus_per_task=_number("SLURM_CPUS_PER_TASK"),
         job_nodes=_number("SLURM_JOB_NUM_NODES"),
     )
-    if whole:
+    if _local_rank() == 0:
         tell("node", gpus_given=_number("SLURM_GPUS_ON_NODE"))
+    doing.append("import torch")
+    import torch
+
+    visible = 0 if cpu_requested() else int(torch.cuda.device_count())
+    tell(
+        "torch",
+        version=torch.__version__,
+        cuda=torch.version.cuda,
+        hip=torch.version.hip,
+        visible=visible,
+        on_cpu=cpu_requested(),
+    )
+    doing.append("connecting the ranks")
+    members = _connected()
+    doing.append("all-reduce")
+    _all_reduce(members, on_gpu=asked.gpus > 0 and visible > _local_rank())
+    run_dir = os.environ.get("HPCTRAIN_RUN_DIR")
+    checkpoint = asked.checkpoint or (f"{run_dir}/checkpoints" if run_dir else None)
+    for stage, kind, folder, access in (
+        ("reading the dataset", "read", asked.dataset, read_from),
+        ("writing a checkpoint", "write", checkpoint, write_to),
+    ):
+        doing.append(stage)
+        if _local_rank() == 0 and folder:
+            tell(kind, path=folder, error=error_of(access, folder))
+    doing.append("waiting for the other ranks")
+    torch.distributed.barrier()
+    tell("done")
+
+
+def _local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK") or 0)
 
 
 def _number(variable: str) -> int | None:
     return integer(os.environ.get(variable, ""))
 
 
-def try_reading(folder: str) -> dict[str, object]:
-    """Read the beginning of a file in `folder`; return the error, if any."""
+def error_of(access: Callable[[str], None], folder: str) -> str | None:
+    """Return the error of an access to a folder, if any."""
     try:
-        first = next((path for path in Path(folder).rglob("*") if path.is_file()), None)
-        if first is None:
-            return {"path": folder, "error": "it contains no file"}
-        with first.open("rb") as stream:
-            stream.read(MIB)
+        access(folder)
     except OSError as error:
-        return {"path": folder, "error": error.strerror or str(error)}
-    return {"path": folder, "error": None}
+        return error.strerror or str(error)
+    return None
 
 
-def try_writing(folder: str) -> dict[str, object]:
-    """Write to a new file in `folder`, or in its nearest existing parent; return the error, if any.
+def read_from(folder: str) -> None:
+    """Read the beginning of a file in `folder`.
+
+    Raises:
+        OSError: it cannot be read, or contains no file.
+    """
+    first = next((path for path in Path(folder).rglob("*") if path.is_file()), None)
+    if first is None:
+        raise OSError("it contains no file")
+    with first.open("rb") as stream:
+        stream.read(MIB)
+
+
+def write_to(folder: str) -> None:
+    """Write to a new file in `folder`, or in its nearest existing parent.
 
     The file is unnamed, so nothing remains even if this process is killed.
+
+    Raises:
+        OSError: it cannot be written.
     """
     path = Path(folder).absolute()
-    try:
-        place = next(each for each in (path, *path.parents) if each.exists())
-        with tempfile.TemporaryFile(prefix=".hpctrain-doctor-", dir=place, buffering=0) as stream:
-            stream.write(bytes(MIB))
-            os.fsync(stream.fileno())
-    except OSError as error:
-        return {"path": folder, "error": error.strerror or str(error)}
-    return {"path": folder, "error": None}
-
-
-def _tell_torch() -> None:
-    import torch
-
-    tell(
-        "torch",
-        version=torch.__version__,
-        cuda=torch.version.cuda,
-        hip=torch.version.hip,
-        visible=_visible(),
-        on_cpu=cpu_requested(),
-    )
-
-
-def _visible() -> int:
-    import torch
-
-    return 0 if cpu_requested() else int(torch.cuda.device_count())
+    place = next(each for each in (path, *path.parents) if each.exists())
+    with tempfile.TemporaryFile(prefix=".hpctrain-doctor-", dir=place, buffering=0) as stream:
+        stream.write(bytes(MIB))
+        os.fsync(stream.fileno())
 
 
 def _connected() -> dict[str, list[int]]:
@@ -208,7 +178,7 @@ def _connected() -> dict[str, list[int]]:
     """
     import torch.distributed as dist
 
-    if _world() == 1 and "MASTER_ADDR" not in os.environ:
+    if "MASTER_ADDR" not in os.environ:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     else:
         dist.init_process_group("gloo", timeout=timedelta(seconds=_CONNECT_S))
@@ -220,34 +190,36 @@ def _connected() -> dict[str, list[int]]:
     return members
 
 
-def _all_reduce(members: dict[str, list[int]], *, gpus: int) -> None:
+def _all_reduce(members: dict[str, list[int]], *, on_gpu: bool) -> None:
     import torch
     import torch.distributed as dist
 
     world = dist.get_world_size()
     usable: list[Any] = [None] * world
-    dist.all_gather_object(usable, gpus > 0 and _visible() > _local_rank())
+    dist.all_gather_object(usable, on_gpu)
     if world == 1:
         return
-    on_gpu = all(usable)
     log = Path(tempfile.gettempdir()) / f"hpctrain-nccl-{os.getpid()}"
-    if on_gpu:
+    device, backend = ("cuda", "nccl") if all(usable) else ("cpu", "gloo")
+    if device == "cuda":
         torch.cuda.set_device(_local_rank())
         os.environ.update(
             {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV", "NCCL_DEBUG_FILE": str(log)}
         )
-    wanted = [
-        (host, ranks) for host, ranks in members.items() if len(members) > 1 and len(ranks) > 1
-    ]
+    groups = {host: ranks for host, ranks in members.items() if 1 < len(ranks) < world}
     try:
-        for name, ranks in [*wanted, ("all", list(range(world)))]:
+        for name, ranks in {**groups, "all": list(range(world))}.items():
             # Every rank must take part in creating every group.
-            group = dist.new_group(
-                ranks, backend="nccl" if on_gpu else "gloo", timeout=timedelta(seconds=_CONNECT_S)
-            )
+            group = dist.new_group(ranks, backend=backend, timeout=timedelta(seconds=_CONNECT_S))
             if dist.get_rank() in ranks:
-                _measure(group, name, ranks, device="cuda" if on_gpu else "cpu")
-        _tell_network(on_gpu=on_gpu, log=log)
+                _measure(group, name, ranks, device=device)
+        transport: str | None = backend
+        devices: list[str] = []
+        if device == "cuda":
+            text = log.read_text(errors="replace") if log.exists() else ""
+            found = report.nccl_network(text, node_name())
+            transport, devices = found.transport, list(found.devices)[:16]
+        tell("network", transport=transport, devices=devices)
     finally:
         log.unlink(missing_ok=True)
 
@@ -265,19 +237,10 @@ def _measure(group: Any, name: str, ranks: list[int], *, device: str) -> None:
         dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=group)
         return float(shared.item())
 
-    def finish() -> None:
+    def finish() -> float:
         if device == "cuda":
             torch.cuda.synchronize()
-
-    def timed(data: Any, repeats: int) -> float:
-        """Return the seconds of the slowest rank for all repeats."""
-        dist.barrier(group=group)
-        finish()
-        began = time.perf_counter()
-        for _ in range(repeats):
-            dist.all_reduce(data, group=group)
-        finish()
-        return worst(time.perf_counter() - began)
+        return time.perf_counter()
 
     count = len(ranks)
     for size in _SIZES:
@@ -286,7 +249,11 @@ def _measure(group: Any, name: str, ranks: list[int], *, device: str) -> None:
         dist.all_reduce(data, group=group)
         right = worst(0.0 if bool((data == count * (count + 1) / 2).all()) else 1.0) == 0.0
         data.zero_()
-        seconds = timed(data, _REPEATS) / _REPEATS
+        dist.barrier(group=group)
+        began = finish()
+        for _ in range(_REPEATS):
+            dist.all_reduce(data, group=group)
+        seconds = worst(finish() - began) / _REPEATS
         if dist.get_rank() == ranks[0]:
             tell(
                 "all_reduce",
@@ -298,15 +265,6 @@ def _measure(group: Any, name: str, ranks: list[int], *, device: str) -> None:
                 right=right,
                 backend="nccl" if device == "cuda" else "gloo",
             )
-
-
-def _tell_network(*, on_gpu: bool, log: Path) -> None:
-    if on_gpu:
-        text = log.read_text(errors="replace") if log.exists() else ""
-        found = report.nccl_network(text, node_name())
-        tell("network", transport=found.transport, devices=list(found.devices)[:16])
-        return
-    tell("network", transport="gloo", devices=[])
 
 
 if __name__ == "__main__":

@@ -5,15 +5,13 @@ with the network disabled.
 
 The steps are the training's imports, its parsing of the arguments (which opens the dataset), the
 tokenizer (if the task needs one), the model config, and the model's architecture on torch's meta
-device, without weights. Nothing is trained or written. The first line of standard output lists the
-visible network interfaces; each finished step adds a line.
+device, without weights. Nothing is trained or written. Standard output names the step that fails.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-import socket
 import sys
 import traceback
 from collections.abc import Iterator
@@ -28,19 +26,13 @@ MARK = "HPCTRAIN-OFFLINE "
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run the steps until one fails, and exit: 0 if all succeeded, 1 if one failed."""
     words = sys.argv[1:] if argv is None else argv
-    say(f"{MARK}interfaces {','.join(name for _, name in socket.if_nameindex())}")
     os.environ["ACCELERATE_USE_CPU"] = "true"  # a login node has no GPU, which is not an error
     for name, value in OFFLINE.items():
         os.environ.setdefault(name, value)
-    task = "sft"
-    if words[:1] == ["--task"]:
-        task, words = words[1], words[2:]
-    steps = _task_steps(task, words)
-    title = next(steps, None)
+    steps, title = _task_steps(words[1], words[2:]), "the arguments"
     try:
-        for following in steps:
-            say(f"{MARK}done {title}")
-            title = following
+        for step in steps:
+            title = step
     except BaseException as error:  # including sys.exit in an imported module
         said = (
             error.render()
@@ -50,8 +42,6 @@ def main(argv: list[str] | None = None) -> NoReturn:
         say(f"{MARK}failed {title}")
         sys.stderr.write(said.strip() + "\n")
         leave(1)
-    if title is not None:
-        say(f"{MARK}done {title}")
     leave(0)
 
 

@@ -1,5 +1,6 @@
 """Silent pitfalls of the libraries, reported as errors before a training begins or as warnings when
-it does; docs/training.md lists all of them. Immediate failures are left to the libraries.
+it does; docs/training.md lists all of them. Immediate failures are left to the libraries. And the
+defaults that depend on the dataset and the machine.
 
 `option_problems` and `row_problems` run before anything is loaded, `check_trainer` between building
 the Trainer and its first step.
@@ -7,6 +8,7 @@ the Trainer and its first step.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 from collections.abc import Iterator, Mapping
@@ -15,18 +17,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hpctrain.data.manifest import DatasetManifest, tokenizer_fingerprint
+from hpctrain.data import manifest as manifests
+from hpctrain.fit.training_options import rows_unasked
 from hpctrain.training.preflight import (
     Problem,
     columns,
     is_default,
-    kernels,
     split_folders,
     text_config,
     usage_error,
 )
-from hpctrain.training.preflight.dataset_facts import RowFacts, read_manifest, row_facts
-from hpctrain.training.preflight.kernels import Machine
 from hpctrain.util import files
 
 #: Options that were removed from the libraries, and their replacements. transformers 5.23, trl
@@ -56,6 +56,89 @@ REMOVED: Mapping[str, str] = {
 DEFAULT_LEARNING_RATE = 2e-5
 
 
+# -- the machine -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The compute capabilities of this process.
+
+    Attributes:
+        gpu: it trains on a GPU.
+        capability: CUDA compute capability; None on other GPUs and on the CPU.
+        flash: flash-attn 2 is installed.
+    """
+
+    gpu: bool
+    capability: tuple[int, int] | None = None
+    flash: bool = False
+
+    @property
+    def bf16(self) -> bool:
+        """Whether it has kernels for bfloat16; AMD GPUs are not checked."""
+        return self.gpu and (self.capability is None or self.capability >= (8, 0))
+
+
+def machine(*, cpu: bool) -> Machine:
+    """Return the capabilities of this process; imports torch."""
+    if cpu:
+        return Machine(gpu=False)
+    import torch
+
+    flash = importlib.util.find_spec("flash_attn") is not None
+    if not torch.cuda.is_available() or torch.version.hip is not None:
+        return Machine(gpu=True, flash=flash)
+    # Not device 0, on which every rank would allocate memory.
+    own = int(os.environ.get("LOCAL_RANK") or 0)
+    capability = torch.cuda.get_device_capability(own if own < torch.cuda.device_count() else 0)
+    return Machine(gpu=True, capability=capability, flash=flash)
+
+
+def choose(here: Machine, config: Mapping[str, Any], *, apart: bool, half: bool) -> str | None:
+    """Return the default attention implementation of a training; None leaves it to transformers.
+
+    Args:
+        here: the capabilities of the process.
+        config: the model's config.json; imports transformers.
+        apart: several examples are in one row (packing, padding-free) and must not attend to each
+            other. sdpa then computes the full (rows x length) squared matrix with a mask; flash and
+            flex skip what is masked.
+        half: attention is computed in bfloat16 or float16, which flash requires.
+    """
+    import transformers
+
+    names, text = config.get("architectures"), text_config(config)
+    model = getattr(transformers, str(names[0]), None) if names else None
+    # For these models, transformers downloads another kernel from the hub instead (gpt-oss).
+    own = getattr(model, "_compatible_flash_implementations", None)
+    has_flash = getattr(model, "_supports_flash_attn", False) and own is None
+    small_heads = (text.get("head_dim") or 0) <= 256
+    if here.flash and here.bf16 and half and has_flash and small_heads:
+        return "flash_attention_2"
+    # sdpa does not cap scores, as some models do.
+    needs_flex = apart or text.get("attn_logit_softcapping") is not None
+    if here.gpu and needs_flex and getattr(model, "_supports_flex_attn", False):
+        return "flex_attention"
+    return None
+
+
+def attention_of(trainer: Any) -> str:
+    """Return the attention implementation of a Trainer's model, as transformers names it."""
+    config = trainer.model.config.get_text_config()
+    return str(getattr(config, "_attn_implementation", None) or "unknown")
+
+
+def half(args: Any) -> bool:
+    """Return whether attention is computed in 16 bits, by autocast or because of the weights'
+    dtype.
+    """
+    dtype = str(getattr(args, "dtype", None) or "")
+    return bool(args.bf16 or args.fp16) or dtype.removeprefix("torch.") in {"bfloat16", "float16"}
+
+
+# -- the options -----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionFacts:
     """Facts that are known before anything is loaded.
@@ -73,7 +156,7 @@ class OptionFacts:
     options: Any
     config: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[str, ...] = ("input_ids",)
-    manifest: DatasetManifest | None = None
+    manifest: manifests.DatasetManifest | None = None
     here: Machine = field(default_factory=lambda: Machine(gpu=False))
     world: int = 1
     sharding: str = ""
@@ -91,7 +174,7 @@ def option_facts(asked: Any) -> OptionFacts:
         config=(files.read_json(Path(model) / "config.json") if model else None) or {},
         columns=tuple(columns(part)) if part is not None else ("input_ids",),
         manifest=read_manifest(dataset),
-        here=kernels.machine(cpu=bool(asked.use_cpu)),
+        here=machine(cpu=bool(asked.use_cpu)),
         world=int(os.environ.get("WORLD_SIZE") or 1),
         sharding=os.environ.get("HPCTRAIN_SHARDING", ""),
     )
@@ -124,7 +207,7 @@ def option_problems(facts: OptionFacts) -> Iterator[Problem]:
         )
     if manifest.form == "classes":
         yield Problem(f"the dataset '{name}' has classes, not text to learn", "use --task classify")
-    theirs = tokenizer_fingerprint(Path(model)) if model else None
+    theirs = manifests.tokenizer_fingerprint(Path(model)) if model else None
     if theirs is not None and theirs != manifest.tokenizer:
         yield Problem(
             f"the dataset '{name}' was prepared with another tokenizer ({manifest.tokenizer_name})"
@@ -191,6 +274,120 @@ def option_warnings(facts: OptionFacts) -> Iterator[Problem]:
 
 
 # -- the rows --------------------------------------------------------------------------------------
+
+#: Number of rows to sample, evenly spaced.
+SAMPLE = 512
+BATCHES = ("per_device_train_batch_size", "per_device_eval_batch_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFacts:
+    """Statistics of rows.
+
+    Attributes:
+        lengths: int64 array (rows,): tokens of each row, before truncation.
+        sampled: number of sampled rows.
+        tokens, trained: tokens in the sampled rows, and those that are unmasked in the loss.
+        highest: their highest token id; -1 if there is none.
+        used: token ids that occur in them.
+        trained_ids: token ids that are unmasked in the loss.
+        padded: tokens that the attention_mask excludes, but that are unmasked in the loss.
+        vocabulary: rows of the model's embedding; None if unknown.
+        eos: end-of-sequence ids; empty if unknown.
+        prepared: `hpctrain prepare` wrote the dataset.
+    """
+
+    lengths: Any
+    sampled: int
+    tokens: int
+    trained: int
+    highest: int
+    used: frozenset[int]
+    trained_ids: frozenset[int]
+    padded: int = 0
+    vocabulary: int | None = None
+    eos: frozenset[int] = frozenset()
+    prepared: bool = False
+
+
+def row_facts(asked: Any, dataset: Any) -> RowFacts:
+    """Return the facts of a saved datasets.Dataset with `input_ids` and of the model's config.json."""
+    import numpy as np
+
+    names = dataset.column_names
+    rows = np.unique(np.linspace(0, len(dataset) - 1, min(SAMPLE, len(dataset))).astype(int))
+    sample = dataset.select(rows.tolist())
+    ids = flat(sample, "input_ids")
+    counts = np.ones(len(ids), dtype=bool)
+    if "labels" in names:
+        counts = flat(sample, "labels") != -100
+    else:
+        # As in SFTTrainer, with hpctrain's default of completion_only_loss.
+        skipped = "completion_mask" if asked.completion_only_loss is False else None
+        for name in {"completion_mask", "assistant_masks"} & set(names) - {skipped}:
+            counts &= flat(sample, name) != 0
+    padded = 0
+    if "attention_mask" in names:
+        padded = int((counts & (flat(sample, "attention_mask") == 0)).sum())
+    folder = Path(asked.model_name_or_path)
+    configs = [
+        text_config(files.read_json(folder / name) or {})
+        for name in ("config.json", "generation_config.json")
+    ]
+    ends = [each.get("eos_token_id") for each in configs]
+    eos = [one for each in ends for one in (each if isinstance(each, list) else [each])]
+    return RowFacts(
+        lengths=lengths_of(dataset),
+        sampled=len(rows),
+        tokens=len(ids),
+        trained=int(counts.sum()),
+        highest=int(ids.max()) if len(ids) else -1,
+        used=frozenset(np.unique(ids).tolist()),
+        trained_ids=frozenset(np.unique(ids[counts]).tolist()),
+        padded=padded,
+        vocabulary=configs[0].get("vocab_size"),
+        eos=frozenset(each for each in eos if isinstance(each, int)),
+        prepared=read_manifest(asked.dataset_name) is not None,
+    )
+
+
+def lengths_of(dataset: Any, column: str = "input_ids") -> Any:
+    """Return the length of each row's list in a column of a datasets.Dataset: an int64 array."""
+    import pyarrow.compute as arrow
+
+    lengths = arrow.list_value_length(dataset.data.column(column)).to_numpy().astype("int64")
+    indices = dataset._indices  # set if rows are reordered or selected
+    return lengths if indices is None else lengths[indices.column(0).to_numpy()]
+
+
+def flat(dataset: Any, column: str) -> Any:
+    """Return all numbers in a column of lists as a flat numpy array."""
+    import pyarrow.compute as arrow
+
+    table = dataset.select_columns([column]).with_format("arrow")[:]
+    return arrow.list_flatten(table.column(column)).to_numpy()
+
+
+def read_manifest(dataset: str | None) -> manifests.DatasetManifest | None:
+    """Return the manifest of a dataset's directory; None if `hpctrain prepare` did not create it."""
+    return manifests.read_manifest(Path(dataset)) if dataset else None
+
+
+def prepared_defaults(manifest: manifests.DatasetManifest) -> dict[str, Any]:
+    """Return defaults for unset options: rows are not truncated or packed again, and not padded
+    unnecessarily.
+
+    For long packed rows, the batch size is below TRL's 8; `hpctrain fit` uses the same number.
+    """
+    if not manifest.packed:
+        return {"max_length": None, "train_sampling_strategy": "group_by_length"}
+    return {
+        "max_length": None,
+        "padding_free": True,
+        "train_sampling_strategy": "random",
+        **dict.fromkeys(BATCHES, rows_unasked(manifest)),
+    }
+
 
 #: A smaller fraction of unmasked tokens is more likely a wrong mask than intended.
 FEW = 0.01

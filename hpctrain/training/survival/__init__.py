@@ -24,7 +24,6 @@ class ResilienceContext:
         run_id: the run's id.
         attempt: the name of this start of the job.
         stop_on_nan: end with an error if the gradient norm is not finite.
-        save_seconds: duration of the last save of an earlier attempt.
         record: written into each checkpoint, to be compared at a resume.
         ranks: the group of all processes, if it exists already.
         end: when the job's time limit ends it, in seconds since the epoch; None if unknown.
@@ -34,7 +33,6 @@ class ResilienceContext:
     run_id: str | None = None
     attempt: str | None = None
     stop_on_nan: bool = True
-    save_seconds: float | None = None
     record: Mapping[str, Any] = field(default_factory=dict)
     ranks: Ranks | None = None
     end: float | None = None

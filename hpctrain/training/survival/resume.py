@@ -1,7 +1,7 @@
 """Decides whether a training starts from scratch or resumes, and from which checkpoint. A mismatch
 is an error that names the option to accept it.
 
-Rank 0 decides for all ranks (`decided`). Reads files; needs no torch. Only complete checkpoints, by
+Rank 0 decides for all ranks. Reads files; needs no torch. Only complete checkpoints, by
 their manifest, are used.
 """
 
@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpctrain.errors import HpctrainError, UsageError
+from hpctrain.errors import UsageError
 from hpctrain.runs import checkpoints, layout
-from hpctrain.runs.checkpoints import Checkpoint
 from hpctrain.runs.manifest import problems, read_manifest
 from hpctrain.training.options import Options
 from hpctrain.training.preflight import split_folders
-from hpctrain.training.process import Ranks
 from hpctrain.training.survival import ResilienceContext
 from hpctrain.training.survival.saving import RECORD, state_in
 from hpctrain.util import files
@@ -79,38 +77,20 @@ class Start:
         step: optimizer steps done.
         lines: the first lines of the log.
         complete: the directory of the final weights, if there is nothing left to do.
-        save_seconds: duration of the checkpoint's save.
     """
 
     checkpoint: str | None = None
     step: int = 0
     lines: tuple[str, ...] = ()
     complete: str | None = None
-    save_seconds: float | None = None
-
-
-def decided(ranks: Ranks, options: Options, survival: ResilienceContext) -> Start:
-    """Decide on rank 0, and return the decision on all ranks.
-
-    Raises:
-        HpctrainError: on all ranks: the requested checkpoint does not match, or cannot be read.
-    """
-
-    def read() -> Start:
-        try:
-            return decide(options, survival)
-        except OSError as error:
-            raise HpctrainError(
-                f"the checkpoints in {options.training.output_dir} cannot be read: {error.strerror}",
-                details=(str(error),),
-            ) from error
-
-    start: Start = ranks.from_first(read)
-    return start
 
 
 def decide(options: Options, survival: ResilienceContext) -> Start:
-    """Return how the training starts; errors as in `decided`."""
+    """Return how the training starts.
+
+    Raises:
+        HpctrainError: the requested checkpoint does not match, or cannot be read.
+    """
     if survival.run_dir is not None:
         done = _complete(survival.run_dir / checkpoints.MODEL, survival)
         if done is not None:
@@ -135,12 +115,12 @@ def decide(options: Options, survival: ResilienceContext) -> Start:
         )
     if found is None:
         return Start(lines=(*lines, f"[train] {options.weights.in_words()}"))
-    _check(found, options, survival)
+    record = files.read_json(found.path / RECORD) or {}
+    _check(found, record, options, survival)
     return Start(
         checkpoint=str(found.path),
         step=found.manifest.step,
-        lines=(*lines, *_lines(found, options, survival)),
-        save_seconds=found.manifest.seconds,
+        lines=(*lines, *_lines(found, record, options, survival)),
     )
 
 
@@ -149,7 +129,7 @@ def decide(options: Options, survival: ResilienceContext) -> Start:
 
 def _own(
     options: Options, survival: ResilienceContext
-) -> tuple[Checkpoint | None, tuple[checkpoints.Skipped, ...]]:
+) -> tuple[checkpoints.Checkpoint | None, tuple[checkpoints.Skipped, ...]]:
     if survival.run_dir is None and options.training.resume_from_checkpoint != "true":
         return None, ()  # not a run: the directory may be from another training
     found, skipped = checkpoints.newest_complete(Path(options.training.output_dir), digests=True)
@@ -165,8 +145,8 @@ def _own(
 
 
 def _since(
-    word: str, own: Checkpoint | None, options: Options, survival: ResilienceContext
-) -> Checkpoint | None:
+    word: str, own: checkpoints.Checkpoint | None, options: Options, survival: ResilienceContext
+) -> checkpoints.Checkpoint | None:
     """Return the run's newer checkpoint, after it started from an explicit one: a requeued job has
     the same command line again.
 
@@ -189,33 +169,30 @@ def _path_of(word: str, survival: ResilienceContext) -> Path:
     return checkpoints.checkpoint_of(word, runs=runs, tag=os.environ.get(layout.TAG_VARIABLE))
 
 
-def _requested(path: Path) -> Checkpoint:
+def _requested(path: Path) -> checkpoints.Checkpoint:
     if not path.is_dir():
         raise UsageError(
             f"there is no checkpoint {path}", fix=f"ls {shlex.quote(str(path.parent))}"
         )
     wrong, manifest = problems(path, digests=True), read_manifest(path)
     if manifest is not None and not wrong:
-        return Checkpoint(path, manifest)
-    hint, fix = None, None
-    if whole := checkpoints.newest_complete(path.parent, digests=True)[0]:
-        hint = f"use --resume_from_checkpoint {shlex.quote(str(whole.path))}"
-    elif manifest is None:
-        hint = f"use its weights only: --init_from {shlex.quote(str(path))}"
-    else:  # --init_from refuses damaged weights, too
-        fix = f"ls -la {shlex.quote(str(path))}"
+        return checkpoints.Checkpoint(path, manifest)
     raise UsageError(
         f"the checkpoint {path} is not complete: {wrong[0]}",
         details=tuple(f"  {one}" for one in wrong[1:]),
-        hint=hint,
-        fix=fix,
+        hint=f"use another one, or its weights only: --init_from {shlex.quote(str(path))}",
     )
 
 
 # -- whether it fits -------------------------------------------------------------------------------
 
 
-def _check(found: Checkpoint, options: Options, survival: ResilienceContext) -> None:
+def _check(
+    found: checkpoints.Checkpoint,
+    record: Mapping[str, Any],
+    options: Options,
+    survival: ResilienceContext,
+) -> None:
     processes = found.manifest.world_size
     has = state_in(found.path, processes)
     if missing := [part for part in ("model", "trainer") if part not in has]:
@@ -233,38 +210,24 @@ def _check(found: Checkpoint, options: Options, survival: ResilienceContext) -> 
             f"{processes} processes saved it, and there are {options.training.world_size} now:"
             " other batches, in another order"
         ]
-    saved = (files.read_json(found.path / RECORD) or {}).get("data")
-    if other := _other_data(saved or {}, survival.record.get("data") or {}):
-        different["resume_with_other_data"] = other
+    before, now = record.get("data"), survival.record.get("data")
+    for role in ("train", "eval"):
+        was, is_ = (each.get(role) if each else None for each in (before, now))
+        # An evaluation may be new, or no longer wanted.
+        if before and now and was != is_ and (role == "train" or (was and is_)):
+            different.setdefault("resume_with_other_data", []).append(
+                f"the {role} data is not what it was: another fingerprint, or other sizes"
+            )
     refused = {name: why for name, why in different.items() if not getattr(options.common, name)}
     if not refused:
         return
     why = [line for lines in refused.values() for line in lines]
-    what, details = f"{found.path.name} cannot be resumed as it is", (str(found.path), *why)
-    if len(why) == 1:
-        what, details = f"{found.path.name} cannot be resumed: {why[0]}", (str(found.path),)
     accept = " ".join(f"--{name} true" for name in refused)
     anew = f"--init_from {shlex.quote(str(found.path))} for its weights only"
     hint = f"run the job as it was, use {accept}, or use {anew}"
-    raise UsageError(what, details=details, hint=hint)
-
-
-def _other_data(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    found = []
-    for role in ("train", "eval"):
-        before, after = saved.get(role), now.get(role)
-        if saved and now and before != after and (role == "train" or (before and after)):
-            found.append(
-                f"the {role} data is not what it was: {_data_words(before)}, and is"
-                f" {_data_words(after)} now"
-            )
-    return found
-
-
-def _data_words(data: Mapping[str, Any] | None) -> str:
-    if not data:
-        return "nothing"
-    return f"{sum(data['bytes'].values())} bytes with fingerprint {data['fingerprint']}"
+    raise UsageError(
+        f"{found.path.name} cannot be resumed as it is", details=(str(found.path), *why), hint=hint
+    )
 
 
 def _complete(model: Path, survival: ResilienceContext) -> Start | None:
@@ -285,7 +248,12 @@ def _complete(model: Path, survival: ResilienceContext) -> Start | None:
 # -- messages --------------------------------------------------------------------------------------
 
 
-def _lines(found: Checkpoint, options: Options, survival: ResilienceContext) -> list[str]:
+def _lines(
+    found: checkpoints.Checkpoint,
+    record: Mapping[str, Any],
+    options: Options,
+    survival: ResilienceContext,
+) -> list[str]:
     who = f"run {survival.run_id} " if survival.run_id else ""
     lines = [
         f"[train] resumes {who}at step {found.manifest.step} from {found.path} (weights, optimizer, learning"
@@ -296,7 +264,6 @@ def _lines(found: Checkpoint, options: Options, survival: ResilienceContext) -> 
             f"[train] --init_from {options.common.init_from} was for the first start; its weights"
             " are not used again"
         )
-    record = files.read_json(found.path / RECORD) or {}
     before, now = record.get("options") or {}, survival.record.get("options") or {}
     changed = [name for name in now if name in before and before[name] != now[name]]
     if changed:

@@ -9,7 +9,6 @@ raise the same error.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import random
 import shlex
@@ -78,23 +77,18 @@ class RankState:
         due: what remained to be done.
         epoch_rng: the random state at the start of the epoch, which determines the order of its
             data.
-        times: measured seconds of `training` so far, and per `step`.
+        step_seconds: measured duration of a step.
     """
 
     sums: dict[str, Any]
     due: Due
     epoch_rng: dict[str, Any] | None
-    times: dict[str, float | None]
+    step_seconds: float | None
 
 
-def rank_file_name(rank: int) -> str:
+def rank_file(rank: int) -> str:
     """Return the name of the file that a rank adds to a checkpoint."""
     return f"hpctrain-rank-{rank}.pt"
-
-
-def rank_files(world_size: int) -> tuple[str, ...]:
-    """Return the names of the files that the ranks add to a checkpoint."""
-    return tuple(rank_file_name(rank) for rank in range(world_size))
 
 
 def write_rank_state(directory: Path, rank: int, kept: RankState) -> None:
@@ -103,7 +97,7 @@ def write_rank_state(directory: Path, rank: int, kept: RankState) -> None:
     Raises:
         OSError, RuntimeError: it cannot be written.
     """
-    torch.save({"schema": 1, **asdict(kept)}, directory / rank_file_name(rank))
+    torch.save({"schema": 1, **asdict(kept)}, directory / rank_file(rank))
 
 
 def read_rank_state(directory: Path, rank: int) -> RankState | None:
@@ -112,7 +106,7 @@ def read_rank_state(directory: Path, rank: int) -> RankState | None:
     Raises:
         Exception: it is damaged.
     """
-    path = directory / rank_file_name(rank)
+    path = directory / rank_file(rank)
     if not path.is_file():
         return None
     value = torch.load(path, map_location="cpu", weights_only=True)
@@ -131,7 +125,7 @@ def sums_of(trainer: Any) -> dict[str, Any]:
 
 
 def restore_sums(trainer: Any, sums: Mapping[str, Any]) -> None:
-    """Restore a Trainer's sums, right after it has reset them."""
+    """Set the sums of a Trainer to stored ones."""
     for name in _SUMS:
         if name in sums:
             setattr(trainer, name, sums[name])
@@ -152,13 +146,12 @@ def _plain(value: Any) -> Any:
 
 
 def _filled(now: Any, saved: Any) -> Any:
+    """Return the saved value, in the dicts that are there now: TRL's are defaultdicts."""
     if not isinstance(now, dict) or not isinstance(saved, Mapping):
         return saved
-    inner = {
-        key: _filled(now[key], saved.get(key, {})) for key in now if isinstance(now[key], dict)
-    }
+    filled = {key: _filled(now.get(key), value) for key, value in saved.items()}
     now.clear()
-    now.update({**saved, **inner})
+    now.update(filled)
     return now
 
 
@@ -217,8 +210,7 @@ class Attempt:
         self.writing = final.with_name(f"{self.saving.name}.writing") / final.name
         self.began = time.monotonic()
         self._error: Exception | None = None
-        #: The text, and the operating system's error number.
-        self._failure: tuple[str, int | None] | None = None
+        self._failure: str | None = None
 
     def do(self, action: Callable[..., Any], *arguments: Any, **named: Any) -> None:
         """Run an action that may fail; the first failure is stored, and raised by `agree`."""
@@ -230,8 +222,7 @@ class Attempt:
             self._error = error
             # Read the free space now, before the written files are removed.
             self._failure = _failure(error, self.final.parent, self.ranks.rank)
-            known = isinstance(error, (OSError, RuntimeError, HpctrainError))
-            if self._failure[1] is None and not known:  # not a disk error
+            if not isinstance(error, (OSError, RuntimeError, HpctrainError)):
                 sys.stderr.write("".join(traceback.format_exception(error)))
 
     def agree(self) -> None:
@@ -385,8 +376,8 @@ def is_over(path: Path, attempt: str, survival: ResilienceContext) -> bool:
     job = checkpoints.job_of(attempt)
     if job is not None and job == checkpoints.job_of(survival.attempt):
         return True  # from this start, or one before a requeue
-    attempts = None if job is None or survival.run_dir is None else survival.run_dir / "attempts"
-    if attempts is not None and (attempts / attempt / "end.json").is_file():
+    end = Path(survival.run_dir or "/", "attempts", attempt, "end.json")
+    if job is not None and end.is_file():
         return True
     try:  # from a killed job, or not from a job
         newest = max(one.lstat().st_mtime for one in (path, *path.rglob("*")))
@@ -436,9 +427,8 @@ def _look_for_weights(folder: Path) -> None:
         raise HpctrainError("the libraries have written no weights")
     say(
         "[train] warning: the final weights are in DeepSpeed's parts (zero3_save_16bit_model is"
-        " off): no model is read from them"
+        " off); in the model's directory, run: python zero_to_fp32.py . WHOLE"
     )
-    say("[train] hint: cd to the model's directory, then: python zero_to_fp32.py . WHOLE")
 
 
 @contextlib.contextmanager
@@ -457,52 +447,45 @@ def replaced(target: Any, name: str, value: Any) -> Iterator[None]:
 
 # -- the error -------------------------------------------------------------------------------------
 
-#: By error number: reason, suggested command and hint.
-_UNWRITABLE = ("the directory cannot be written", "ls -ld {0} && findmnt -T {0}", None)
-_REASONS = {
-    errno.EROFS: _UNWRITABLE,
-    errno.EACCES: _UNWRITABLE,
-    errno.EPERM: _UNWRITABLE,
-    errno.EDQUOT: ("the quota is used up", "du -sh {0}", "use --save_total_limit 2"),
-    errno.ENOSPC: ("the disk is full", "df -h {0}", "use --save_total_limit 2"),
-}
+_FEWER = "use --save_total_limit 2"
+#: Words in the messages, a reason, a command and a hint.
+_REASONS = (
+    (("No space left", "os error 28"), "the disk is full", "df -h {0}", _FEWER),
+    (("Disk quota exceeded", "os error 122"), "the quota is used up", "du -sh {0}", _FEWER),
+    (
+        ("Read-only file system", "Permission denied", "not permitted", "os error 30"),
+        "the directory cannot be written",
+        "ls -ld {0} && findmnt -T {0}",
+        None,
+    ),
+)
 
 
-def _failure(error: Exception, directory: Path, rank: int) -> tuple[str, int | None]:
-    text = error.what if isinstance(error, HpctrainError) else str(error)
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
-    words, number = f"{type(error).__name__}: {line}"[:300], _number(error)
+def _failure(error: BaseException | None, directory: Path, rank: int) -> str:
+    said = []
+    # torch and safetensors hide the operating system's error in their own.
+    while error is not None:
+        text = error.what if isinstance(error, HpctrainError) else str(error)
+        said.append(f"{type(error).__name__}: {' '.join(text.split())[:300]}")
+        error = error.__cause__ or error.__context__
     with contextlib.suppress(OSError):
         usage = shutil.disk_usage(directory)
-        words += f" ({usage.free / 2**20:.1f} MiB free of {usage.total / 2**20:.1f} MiB)"
-        if number is None and usage.free < 2**20:
-            number = errno.ENOSPC
-    return f"rank {rank} on {node_name()}: {words}", number
+        said.append(f"{usage.free / 2**20:.1f} MiB free of {usage.total / 2**20:.1f} MiB")
+        if usage.free < 2**20:
+            said.append("No space left")
+    return f"rank {rank} on {node_name()}: {'; '.join(said)}"
 
 
-def _number(error: BaseException | None) -> int | None:
-    """Return the operating system's error number; torch and safetensors hide it in their own
-    messages.
-    """
-    while error is not None:
-        if isinstance(error, OSError) and error.errno is not None:
-            return error.errno
-        if "os error 28" in str(error).lower() or "no space left" in str(error).lower():
-            return errno.ENOSPC
-        error = error.__cause__ or error.__context__
-    return None
-
-
-def _save_error(final: Path, failed: list[tuple[str, int | None]]) -> SaveError:
-    numbers = {number for _, number in failed}
-    why, fix, hint = next(
-        (reason for number, reason in _REASONS.items() if number in numbers),
-        (failed[0][0], "df -h {0} && ls -la {0}", None),
-    )
+def _save_error(final: Path, failed: list[str]) -> SaveError:
+    why, fix = failed[0], "df -h {0} && ls -la {0}"
+    hint: str | None = None
+    for words, reason, command, more in reversed(_REASONS):
+        if any(word in text for word in words for text in failed):
+            why, fix, hint = reason, command, more
     return SaveError(
         f"{final.name} could not be saved: {why}",
         details=(
-            *(f"  {text}" for text, _ in failed[:4]),
+            *(f"  {text}" for text in failed[:4]),
             "what was saved before is complete; nothing of this save is left",
         ),
         fix=fix.format(shlex.quote(str(final.parent))),

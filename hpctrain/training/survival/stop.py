@@ -93,7 +93,6 @@ def _note(number: int, _frame: object) -> None:
 
 
 def _forget() -> None:
-    """Reset the handlers after a fork: SIGTERM ends the process, SIGUSR1 is ignored."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     _received.clear()

@@ -109,9 +109,7 @@ class Deadline:
         return self._words(now)
 
     def _words(self, now: float, step: str = "") -> str:
-        save = "no save was measured"
-        if self.save is not None:
-            save = f"a save takes {_short(self.save)}"
+        save = "no save was measured" if self.save is None else f"a save takes {_short(self.save)}"
         return f"the time limit ends in {_short(max(0.0, (self.end or 0.0) - now))}, {step}{save}"
 
 
@@ -119,9 +117,10 @@ def outlook(needed: float, end: float | None, *, now: float) -> tuple[bool | Non
     """Return whether `needed` seconds of work end before `end` (None: no time limit is known), and
     a sentence: `done in about 31 h, after the time limit, which leaves 24 h`.
     """
+    done = f"done in about {duration(needed)}"
     if end is None:
-        return None, f"done in about {duration(needed)}; no time limit is known"
-    fits, left = needed <= end - now, duration(max(0.0, end - now))
-    if fits:
-        return True, f"done in about {duration(needed)}; the time limit leaves {left}"
-    return False, f"done in about {duration(needed)}, after the time limit, which leaves {left}"
+        return None, f"{done}; no time limit is known"
+    left = duration(max(0.0, end - now))
+    if needed <= end - now:
+        return True, f"{done}; the time limit leaves {left}"
+    return False, f"{done}, after the time limit, which leaves {left}"

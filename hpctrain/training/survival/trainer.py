@@ -33,11 +33,10 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from hpctrain.errors import HpctrainError
 from hpctrain.runs import checkpoints
+from hpctrain.runs.manifest import read_manifest
 from hpctrain.training import private_apis
-from hpctrain.training.monitoring.log import Notes
-from hpctrain.training.process import Ranks, say
+from hpctrain.training.process import Ranks, note, say
 from hpctrain.training.survival import ResilienceContext, saving, stop
-from hpctrain.training.survival.saving import Due, RankState, replaced
 from hpctrain.training.survival.stop import Stopped, StopReason
 from hpctrain.training.survival.time_limit import RULE, Deadline
 from hpctrain.util import files
@@ -46,18 +45,12 @@ from hpctrain.util.text import duration
 __all__ = ["Stopped", "SurvivorMixin"]
 
 
-class _StopNowError(Exception):
-    """Leaves the training loop after a save, without the loop's final actions."""
+class StopNowError(Exception):
+    """Leaves an evaluation, and then the training loop after a save without the loop's final
+    actions; on all ranks.
+    """
 
-    def __init__(self, wish: StopReason) -> None:
-        super().__init__(wish.reason)
-        self.wish = wish
-
-
-class EvaluationCutError(Exception):
-    """Interrupts an evaluation, on all ranks."""
-
-    def __init__(self, wish: StopReason, why: str | None) -> None:
+    def __init__(self, wish: StopReason, why: str | None = None) -> None:
         super().__init__(why)
         self.wish, self.why = wish, why
 
@@ -148,18 +141,14 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         private_apis.check(*self.private_apis)
         super().__init__(*args, **named)
         self.survival = survival = survival or ResilienceContext.from_environment()
-        self.notes = Notes()
-        self.callback_handler.callbacks.insert(0, self.notes)
         self.ranks = survival.ranks or Ranks(float(self.args.ddp_timeout))
         self.try_name: str = self.ranks.share(
             survival.attempt or f"{socket.gethostname()}-{os.getpid()}"
         )
         self._norms: deque[_Norm] = deque(maxlen=2)
-        self._due = Due()
+        self._due = saving.Due()
         self._saved: tuple[int, tuple[bool, ...]] | None = None
         self._epoch_rng: dict[str, Any] | None = None
-        self._trained_before = 0.0
-        self._began = time.monotonic()
         self._deadline = Deadline(None, now=time.time())
         self._loop = _Loop()
         self.stop_file = stop.StopFile(survival.run_dir, survival.attempt)
@@ -183,12 +172,10 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         self._clean_leftovers()
         first_evaluation = self.args.eval_on_start and checkpoint is None
         try:
-            with replaced(self.args, "eval_on_start", first_evaluation):
+            with saving.replaced(self.args, "eval_on_start", first_evaluation):
                 return super().train(resume_from_checkpoint=checkpoint, **named)
-        except _StopNowError as stopped:
+        except StopNowError as stopped:
             wish = stopped.wish
-        finally:
-            self.notes.say()
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         if self.ranks.rank == 0:
             self.stop_file.consume()
@@ -210,19 +197,17 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
 
     def _begin_deadline(self, checkpoint: str | None) -> None:
         found = saving.read_rank_state(Path(checkpoint), self.ranks.rank) if checkpoint else None
-        times = found.times if found is not None else {}
+        manifest = read_manifest(Path(checkpoint)) if checkpoint else None
         self._deadline = Deadline(
             self.survival.end,
             now=time.time(),
-            save=self.survival.save_seconds,
-            step=times.get("step"),
+            save=manifest.seconds if manifest is not None else None,
+            step=found.step_seconds if found is not None else None,
         )
         if self._deadline.end is not None and self.ranks.rank == 0:
-            self.notes.add(
-                f"the time limit ends in {duration(self._deadline.end - time.time())}; {RULE}"
-            )
-        why = self.ranks.share(self._deadline.too_late(time.time()))
-        if why is not None:
+            left = duration(self._deadline.end - time.time())
+            note(f"the time limit ends in {left}; {RULE}")
+        if why := self.ranks.share(self._deadline.too_late(time.time())):
             raise _too_late(why)
 
     # -- the end of a step -------------------------------------------------------------------------
@@ -256,16 +241,14 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         self._loop.stepped_at = time.monotonic()
 
     def _step_ended(self, call: _Call) -> None:
-        """Check whether to stop after this step; the training continues if this returns."""
         self._loop.seen_step = step = self.state.global_step
         self._deadline.steps.append(time.monotonic() - self._loop.stepped_at)
-        self._due = Due(
+        self._due = saving.Due(
             boundary=self.state.epoch >= math.floor(call["epoch"]) + 1,
             grad_norm=call["grad_norm"],
             learning_rate=call["learning_rate"],
         )
         self._keep_norm(step, call["tr_loss"] if call["grad_norm"] is None else call["grad_norm"])
-        bad = self._nonfinite_step(wait=False)
         late = partial(self._deadline.must_stop, save=self.control.should_save)
         wish, why = self._own_wish(late)
         measure = (
@@ -273,18 +256,15 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
             and self._deadline.wants_a_save(time.time())
             and not self.control.should_save
         )
-        agreed, measure_now, bad_step = self.ranks.highest(wish, measure, bad)
+        agreed, measure_now, bad_step = self.ranks.highest(wish, measure, self._nonfinite_step())
         if bad_step:
             raise _lost(bad_step)
         if agreed:
             self._say(StopReason(agreed), why)
             self._save_and_stop(StopReason(agreed), call)
         elif measure_now:
-            if self.ranks.rank == 0:
-                say(
-                    "[train] half of the time limit is over and no save was measured: saving at step"
-                    f" {step}"
-                )
+            if measure:
+                say(f"[train] half of the time limit is over: saving at step {step} to measure it")
             self._save_here(call)
 
     def _keep_norm(self, step: int, value: Any) -> None:
@@ -297,7 +277,7 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         if self.survival.stop_on_nan and not (skipped and fp16):
             self._norms.append(_Norm(step, math.nan if skipped else value))
 
-    def _nonfinite_step(self, *, wait: bool) -> int:
+    def _nonfinite_step(self, *, wait: bool = False) -> int:
         """Return the step now known to have a nonfinite gradient norm; 0 for none."""
         for norm in self._norms:
             if norm.copied is not None:
@@ -320,19 +300,14 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         return (StopReason.SIGNAL if stop.signalled() else StopReason.NONE), None
 
     def _say(self, wish: StopReason, why: str | None) -> None:
-        why = self.ranks.share(why) if wish is StopReason.DEADLINE else why
-        named = (
-            [name for name in self.ranks.gather(stop.signalled()) if name]
-            if wish is StopReason.SIGNAL
-            else []
-        )
+        if wish is StopReason.STOP_FILE:
+            why = "the file stop is there"
+        elif wish is StopReason.SIGNAL:
+            named = [name for name in self.ranks.gather(stop.signalled()) if name]
+            why = f"{named[0] if named else 'a signal'} came"
         if self.ranks.rank == 0:
-            words = {
-                StopReason.SIGNAL: f"{named[0]} came" if named else "a signal came",
-                StopReason.STOP_FILE: "the file stop is there",
-            }
             step, most = self.state.global_step, self.state.max_steps
-            say(f"[train] {words.get(wish, why)}: saving and stopping at step {step} of {most}")
+            say(f"[train] {why}: saving and stopping at step {step} of {most}")
 
     def _save_here(self, call: _Call) -> None:
         """Log what is due, and save; an evaluation and a regular save stay due."""
@@ -351,10 +326,9 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         before = self._saved
         self._save_here(call)
         if wish is StopReason.DEADLINE and self._saved == before == self._loop.saved_at_start:
-            raise _too_late(
-                why or "an evaluation takes longer than that"
-            )  # a requeue would end the same way
-        raise _StopNowError(wish)
+            # A requeue would end the same way.
+            raise _too_late(why or "an evaluation takes longer than that")
+        raise StopNowError(wish)
 
     # -- evaluation --------------------------------------------------------------------------------
 
@@ -363,7 +337,7 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         save, training = self.control.should_save, self.model.training
         try:
             super()._maybe_log_save_evaluate(**call)
-        except EvaluationCutError as cut:
+        except StopNowError as cut:
             sums = getattr(self, "_metrics", None)
             if isinstance(sums, dict) and isinstance(sums.get("eval"), dict):
                 sums["eval"].clear()  # TRL's, of the interrupted evaluation
@@ -392,7 +366,7 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
             wish, why = self._own_wish(self._deadline.must_stop_evaluating)
             (agreed,) = self.ranks.highest(wish)
             if agreed:
-                raise EvaluationCutError(StopReason(agreed), why)
+                raise StopNowError(StopReason(agreed), why)
         return found
 
     # -- after a resume ----------------------------------------------------------------------------
@@ -428,33 +402,34 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         self._loop.seen_step = step = self.state.global_step
         super()._load_rng_state(str(checkpoint))
         found = saving.read_rank_state(checkpoint, self.ranks.rank)
-        due = found.due if found is not None else Due()
+        due = found.due if found is not None else saving.Due()
         if found is not None:
             saving.restore_sums(self, found.sums)
             inside = not due.boundary
             self._epoch_rng = found.epoch_rng if inside else None
-            self._trained_before = found.times.get("training") or 0.0
         if checkpoint.parent.absolute() == Path(self._get_output_dir(None)).absolute():
             self._saved = self._loop.saved_at_start = (step, due.key())
         self._due = replace(due)
         self.model_wrapped.train(due.training)
-        call: _Call = {
-            "tr_loss": self._tr_loss,
-            "grad_norm": due.grad_norm,
-            "model": self.model_wrapped,
-            "trial": None,
-            "epoch": epoch,
-            "ignore_keys_for_eval": ignore_keys_for_eval,
-            "start_time": start_time,
-            "learning_rate": due.learning_rate,
-        }
-        self._do_what_was_due(due, call)
+        self._do_what_was_due(
+            due,
+            {
+                "tr_loss": self._tr_loss,
+                "grad_norm": due.grad_norm,
+                "model": self.model_wrapped,
+                "trial": None,
+                "epoch": epoch,
+                "ignore_keys_for_eval": ignore_keys_for_eval,
+                "start_time": start_time,
+                "learning_rate": due.learning_rate,
+            },
+        )
         if self.control.should_training_stop:
             return False
         self._loop.random_state = saving.random_state()
         return True
 
-    def _do_what_was_due(self, due: Due, call: _Call) -> None:
+    def _do_what_was_due(self, due: saving.Due, call: _Call) -> None:
         self.control.should_training_stop = (
             due.ended or self.state.global_step >= self.state.max_steps
         )
@@ -471,10 +446,8 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
             self._take_up(start_time, 0, None)
         self._point_at_best()
         # Trainer would remove the last checkpoint in favor of the best one.
-        with replaced(self.args, "save_total_limit", None):
-            return super()._finalize_training(
-                trial, num_train_samples, start_time - self._trained_before
-            )
+        with saving.replaced(self.args, "save_total_limit", None):
+            return super()._finalize_training(trial, num_train_samples, start_time)
 
     # -- a checkpoint ------------------------------------------------------------------------------
 
@@ -500,43 +473,40 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         during["_get_output_dir"] = lambda *_, **__: str(attempt.writing.parent)
         with ExitStack() as stack:
             for name, value in during.items():
-                stack.enter_context(replaced(self, name, value))
+                stack.enter_context(saving.replaced(self, name, value))
             attempt.do(super()._save_checkpoint, model, trial)
         self._point_at_best(saved=attempt.final)
         attempt.do(self._save_own, attempt.writing)
         seconds = attempt.finish(
-            step=step, needed=saving.rank_files(self.ranks.size), survival=self.survival
+            step=step,
+            needed=tuple(map(saving.rank_file, range(self.ranks.size))),
+            survival=self.survival,
         )
         self._deadline.saves.append(seconds)
         self._saved = (step, self._due.key())
         self._rotate(directory)
 
     def _save_own(self, directory: Path) -> None:
-        training = self._trained_before + time.monotonic() - self._began
-        times = {"training": training, "step": self._deadline.step}
         due = self._due
         due.training = bool(self.model.training)
         if due.grad_norm is not None:
             due.grad_norm = float(due.grad_norm)
         saving.write_rank_state(
-            directory, self.ranks.rank, RankState(saving.sums_of(self), due, self._epoch_rng, times)
+            directory,
+            self.ranks.rank,
+            saving.RankState(saving.sums_of(self), due, self._epoch_rng, self._deadline.step),
         )
         if self.ranks.rank == 0:
             self.state.save_to_json(str(directory / "trainer_state.json"))
             files.write_json(directory / saving.RECORD, dict(self.survival.record))
 
     def _rotate(self, directory: Path) -> None:
-        limit = self.args.save_total_limit
+        limit, step = self.args.save_total_limit, self.state.global_step
         if self.ranks.rank != 0 or limit is None or limit <= 0:
             return
-        best = f"checkpoint-{self.state.best_global_step}"
+        kept = {f"checkpoint-{self.state.best_global_step}", f"checkpoint-{step}"}
         try:
-            checkpoints.rotate(
-                directory,
-                limit,
-                {best, f"checkpoint-{self.state.global_step}"},
-                at=self.state.global_step,
-            )
+            checkpoints.rotate(directory, limit, kept, at=step)
         except (OSError, HpctrainError) as error:
             say(f"[train] notice: old checkpoints could not be removed: {error}")
 
@@ -544,21 +514,16 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         """Remove unfinished saves of ended attempts, on rank 0; leftovers that cannot be removed
         are harmless.
         """
-        if self.ranks.rank != 0:
-            return
-        folders = [Path(super()._get_output_dir(None))]
-        if self.survival.run_dir is not None:
-            folders.append(self.survival.run_dir)
-        for folder in folders:
+        output = Path(super()._get_output_dir(None))
+        folders = {output, self.survival.run_dir or output}
+        for folder in folders if self.ranks.rank == 0 else ():
             try:
-                removed = checkpoints.clean(
+                for name in checkpoints.clean(
                     folder, lambda path, attempt: saving.is_over(path, attempt, self.survival)
-                )
+                ):
+                    say(f"[train] removed {name}: its save was not finished")
             except (OSError, HpctrainError) as error:
                 say(f"[train] notice: unfinished saves could not be removed: {error}")
-                continue
-            for name in removed:
-                say(f"[train] removed {name}: its save was not finished")
 
     def _point_at_best(self, *, saved: Path | None = None) -> None:
         """Update the best checkpoint's path in the state to the current output directory, which may
@@ -587,27 +552,15 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         the callbacks with the options of the earlier start, moves them after all others, and
         restores the control flags from the time of the save.
         """
-        mine = [
-            callback
-            for callback in [*self.callback_handler.callbacks, self.control]
-            if isinstance(callback, ExportableState)
-        ]
-        stored = {
-            name: iter(states if isinstance(states, list) else [states])
-            for name, states in self.state.stateful_callbacks.items()
-        }
-        names = [type(callback).__name__ for callback in mine]
-        for name, callback in zip(names, mine, strict=True):
-            state: dict[str, Any] = next(stored.get(name, iter(())), {})
-            if callback is not self.control:
-                for attribute, value in state.get("attributes", {}).items():
-                    setattr(callback, attribute, value)
-        # Saving fails for a callback missing from the state, and appends to a list for a duplicate
-        # one.
-        self.state.stateful_callbacks = {
-            name: [] if names.count(name) > 1 else callback.state()
-            for name, callback in zip(names, mine, strict=True)
-        }
+        stored, self.state.stateful_callbacks = self.state.stateful_callbacks, {}
+        # Saving fails for a callback that is missing from the state.
+        for callback in (*self.callback_handler.callbacks, self.control):
+            if isinstance(callback, ExportableState):
+                name = type(callback).__name__
+                state = stored.get(name)
+                if callback is not self.control and isinstance(state, dict):
+                    vars(callback).update(state["attributes"])
+                self.state.stateful_callbacks[name] = callback.state()
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(train_dataset)

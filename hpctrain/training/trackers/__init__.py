@@ -55,25 +55,30 @@ class Identity:
 _open: list[Any] = []
 
 
-def problems(report_to: str | list[str] | None) -> list[Problem]:
-    """Return problems for requested trackers that are not installed."""
-    found = []
-    for name in asked(report_to):
-        modules = ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
-        if not any(importlib.util.find_spec(module) for module in modules):
-            what = f"--report_to {name}: {name} is not installed"
-            found.append(Problem(what, installed.command("trackers"), command=True))
-    return found
-
-
 def asked(report_to: str | list[str] | None) -> list[str]:
     """Return the requested trackers in `NAMES`, parsed as the Trainer does; `all` means all that
     are installed.
     """
     words = [report_to] if isinstance(report_to, str) else list(report_to or ())
-    if "all" in words:
-        return [name for name in NAMES if importlib.util.find_spec(name)]
-    return [name for name in NAMES if name in words]
+    return [name for name in NAMES if name in words or ("all" in words and _is_installed(name))]
+
+
+def _is_installed(name: str) -> bool:
+    modules = ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
+    return any(importlib.util.find_spec(module) for module in modules)
+
+
+def problems(report_to: str | list[str] | None) -> list[Problem]:
+    """Return problems for requested trackers that are not installed."""
+    return [
+        Problem(
+            f"--report_to {name}: {name} is not installed",
+            installed.command("trackers"),
+            command=True,
+        )
+        for name in asked(report_to)
+        if not _is_installed(name)
+    ]
 
 
 def setup(

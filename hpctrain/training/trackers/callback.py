@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ class Tracker(TrainerCallback):  # type: ignore[misc]  # transformers is not the
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
     ) -> None:
-        """Open the tracker's run."""
         if self._inner is not None or not state.is_world_process_zero:
             return
 
@@ -52,20 +52,14 @@ class Tracker(TrainerCallback):  # type: ignore[misc]  # transformers is not the
         if not self._guard(begin):
             self._guard.note("nothing is reported to it by this start of the job")
 
-    def on_log(self, *event: Any, **more: Any) -> None:
-        """Pass it on."""
+    def _forward(self, name: str, *event: Any, **more: Any) -> None:
         if self._inner is not None:
-            self._guard(self._inner.on_log, *event, **more)
+            self._guard(getattr(self._inner, name), *event, **more)
 
-    def on_save(self, *event: Any, **more: Any) -> None:
-        """Pass it on: some trackers store checkpoints."""
-        if self._inner is not None:
-            self._guard(self._inner.on_save, *event, **more)
-
-    def on_train_end(self, *event: Any, **more: Any) -> None:
-        """Pass it on; the run stays open until `close`, which has the exit code."""
-        if self._inner is not None:
-            self._guard(self._inner.on_train_end, *event, **more)
+    # Some trackers store checkpoints. The run stays open until `close`, which has the exit code.
+    on_log = partialmethod(_forward, "on_log")
+    on_save = partialmethod(_forward, "on_save")
+    on_train_end = partialmethod(_forward, "on_train_end")
 
     def close(self, code: int) -> None:
         """Close the tracker's run with a status for the exit code."""
@@ -81,22 +75,7 @@ def bounded(do: Callable[[], object], seconds: float = CLOSE_S) -> None:
         Exception: raised by `do`.
         TimeoutError: it did not end in time.
     """
-    errors: list[Exception] = []
-
-    def guarded() -> None:
-        try:
-            do()
-        except Exception as error:
-            errors.append(error)
-
-    # A daemon thread, so that a hang does not keep the process alive.
-    thread = threading.Thread(target=guarded, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if thread.is_alive():
-        raise TimeoutError(f"did not finish within {seconds:.0f} s")
+    ThreadPoolExecutor(1).submit(do).result(seconds)
 
 
 # -- TensorBoard -----------------------------------------------------------------------------------
@@ -142,10 +121,10 @@ def _open_mlflow(identity: Identity) -> Any:
     new = False
     if "MLFLOW_RUN_ID" not in os.environ:
         client, experiment = mlflow.MlflowClient(), mlflow_experiment(identity, uri)
-        query, tags = f"tags.`{_RUN_TAG}` = '{identity.name}'", {_RUN_TAG: identity.name}
+        query = f"tags.`{_RUN_TAG}` = '{identity.name}'"
         found = client.search_runs([experiment], query, max_results=1) if identity.continues else ()
         if new := not found:
-            tags |= {"hpctrain.tag": identity.group} if identity.group else {}
+            tags = {_RUN_TAG: identity.name, "hpctrain.tag": identity.group or identity.name}
             found = [client.create_run(experiment, run_name=identity.name, tags=tags)]
         os.environ["MLFLOW_RUN_ID"] = str(found[0].info.run_id)
     if not new:
