@@ -279,7 +279,7 @@ def test_only_a_frozen_base_is_loaded_in_bfloat16(
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-    asked = SimpleNamespace(fp16=False, use_peft=lora, gradient_checkpointing=True)
+    asked = SimpleNamespace(fp16=False, use_peft=lora, early_stopping_patience=None)
     chosen = _defaults(asked, cpu=False)
     assert (chosen["dtype"], chosen["bf16"]) == (dtype, True)
 

@@ -63,7 +63,7 @@ def lengths(dataset: str) -> list[int]:
 
 def table_of(log: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for line in log.splitlines():
+    for line in ("[train] model  " + log.partition("[train] model  ")[2]).splitlines():
         if match := re.match(r"\[train\] (.{17})(.*)", line):
             if match[1].strip():
                 found[label := match[1].strip()] = match[2]
