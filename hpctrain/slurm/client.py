@@ -18,7 +18,7 @@ from hpctrain.errors import HpctrainError, SchedulerError
 from hpctrain.slurm import accounts as slurm_accounts
 from hpctrain.slurm import batch_script, job_ids, ledger, query_cache
 from hpctrain.slurm.base import LogFiles, is_unreachable, quoted, refusal
-from hpctrain.slurm.job_ids import JobId
+from hpctrain.slurm.job_ids import JobId, job_order
 from hpctrain.slurm.ledger import Submission
 from hpctrain.slurm.notations import directives, log_pattern, records, states
 from hpctrain.slurm.notations.records import JobRecord
@@ -185,7 +185,10 @@ class SlurmScheduler:
         if job_ids is None:
             known.update({record.job_id: record for record in self._unanswered(known)})
             job_ids = list(known)
-        return sorted((known[job] for job in set(job_ids) if job in known), key=_in_order)
+        return sorted(
+            (known[job] for job in set(job_ids) if job in known),
+            key=lambda record: job_order(record.job_id),
+        )
 
     def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobRecord]:
         """Return the allocations and usage of these jobs: one sacct for all, with their steps;
@@ -382,10 +385,6 @@ def may_arrive(what: str, at: float) -> SchedulerError:
         hint=f"if it is not there {ledger.ARRIVES_S / 60:.0f} minutes after it was sent, run the same"
         " command again",
     )
-
-
-def _in_order(record: JobRecord) -> list[int]:
-    return [int(part) for part in re.findall("[0-9]{1,18}", record.job_id.partition("?")[0])]
 
 
 def _argv(

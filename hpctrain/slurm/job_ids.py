@@ -111,6 +111,11 @@ def array_of(job: str) -> str:
     return number.partition("_")[0] + (f"{AT}{other}" if other else "")
 
 
+def job_order(job: str) -> list[int]:
+    """Return the numbers in an id, by which jobs and tasks are sorted."""
+    return [int(part) for part in re.findall("[0-9]{1,18}", job.partition("?")[0])]
+
+
 def valid_cluster(value: object) -> str | None:
     """Return a value from a file if it is a valid cluster name, else None."""
     return value if isinstance(value, str) and _CLUSTER.match(value) else None

@@ -20,6 +20,7 @@ from typing import Literal
 from hpctrain.errors import SchedulerError
 from hpctrain.slurm import query_cache
 from hpctrain.slurm.accounts import epoch
+from hpctrain.slurm.job_ids import job_order
 from hpctrain.slurm.notations.records import SEPARATOR, JobRecord, known, rows
 from hpctrain.util import process
 from hpctrain.util.text import is_number
@@ -323,10 +324,5 @@ def _is_before(other: Sequence[str], own: Sequence[str]) -> bool:
         return False
     # At equal priority the lower id, which was submitted first, comes first.
     return int(other[2]) > int(own[2]) or (
-        other[2] == own[2] and _number(other[0]) < _number(own[0])
+        other[2] == own[2] and job_order(other[0]) < job_order(own[0])
     )
-
-
-def _number(job_id: str) -> int:
-    digits = job_id.partition("_")[0].partition("+")[0]
-    return int(digits) if is_number(digits) else 0

@@ -12,13 +12,13 @@ from hpctrain.checks.job.context import RULES, Case
 from hpctrain.finding import LEVELS, Finding
 
 _TOPICS = [each.__name__ for each in (site, limits, hardware, files, environment, training)]
-RULES.sort(key=lambda each: _TOPICS.index(each.find.__module__))  # not the order of the imports
+RULES.sort(key=lambda each: _TOPICS.index(each[2].__module__))  # not the order of the imports
 #: All finding ids of `check`, by topic; each has a section in docs/findings.md.
-IDS = tuple(dict.fromkeys((*(id_ for each in RULES for id_ in each.ids), "slurm-refuses")))
+IDS = tuple(dict.fromkeys((*(id_ for ids, _, _ in RULES for id_ in ids), "slurm-refuses")))
 
 
 def check(case: Case) -> list[Finding]:
     """Return the findings on a job, errors first."""
-    asked = (each for each in RULES if each.on == "job" or not case.local)
-    found = [finding for each in asked for finding in each.find(case)]
+    asked = (find for _, on, find in RULES if on == "job" or not case.local)
+    found = [finding for find in asked for finding in find(case)]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))

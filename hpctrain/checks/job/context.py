@@ -429,32 +429,19 @@ class Case:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule: the jobs that it applies to, and its check.
-
-    Attributes:
-        ids: its finding ids; each has a section in docs/findings.md.
-        on: `site`: about the cluster, also for a batch script's directives; `cluster`: not for a
-            job that runs locally; `job`: always.
-    """
-
-    ids: tuple[str, ...]
-    on: Literal["site", "cluster", "job"]
-    find: Callable[[Case], Iterator[Finding]]
+Find = Callable[[Case], Iterator[Finding]]
+#: `site`: a rule about the cluster, also for a batch script's directives; `cluster`: not for a job
+#: that runs locally; `job`: always.
+On = Literal["site", "cluster", "job"]
+#: All rules: finding ids, each with a section in docs/findings.md, where it applies, and the check.
+RULES: list[tuple[tuple[str, ...], On, Find]] = []
 
 
-#: All rules, in definition order.
-RULES: list[Rule] = []
-
-
-def rule(
-    *ids: str, on: Literal["site", "cluster", "job"] = "job"
-) -> Callable[[Callable[[Case], Iterator[Finding]]], Callable[[Case], Iterator[Finding]]]:
+def rule(*ids: str, on: On = "job") -> Callable[[Find], Find]:
     """Register a function that yields findings with these ids."""
 
-    def register(find: Callable[[Case], Iterator[Finding]]) -> Callable[[Case], Iterator[Finding]]:
-        RULES.append(Rule(ids, on, find))
+    def register(find: Find) -> Find:
+        RULES.append((ids, on, find))
         return find
 
     return register

@@ -248,14 +248,14 @@ def _output(case: Case) -> Iterator[Finding]:
 def _space(case: Case) -> Iterator[Finding]:
     where, need = case.around.output or case.around.chdir, hardware.checkpoint_bytes(case)
     system = where.filesystem if where is not None else None
-    if where is None or system is None or need is None or system.free >= 2 * need.size:
+    if where is None or system is None or need is None or system.free >= 2 * need[0]:
         return
-    none = system.free < need.size
+    none = system.free < need[0]
     yield case.finding(
         "output-space",
         "error" if none else "warning",
-        f"one checkpoint is {size(need.size)}, and {size(system.free)} are free",
-        evidence=f"{where.said}: {system.limit} of {system.mount} ({system.kind}); {need.words}",
+        f"one checkpoint is {size(need[0])}, and {size(system.free)} are free",
+        evidence=f"{where.said}: {system.limit} of {system.mount} ({system.kind}); {need[1]}",
         reason=(
             "the training ends when it saves, and leaves half a checkpoint"
             if none

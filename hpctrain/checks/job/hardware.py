@@ -9,7 +9,6 @@ Architectures that the formula does not support have neither.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from hpctrain.checks.job import limits
 from hpctrain.checks.job.context import Case, Fact, confirm, rule
@@ -26,6 +25,8 @@ from hpctrain.util.schema import KeyPath
 from hpctrain.util.text import count, is_number, size
 
 GIB = 1024**3
+#: Bytes, and the sum that they come from.
+Need = tuple[int, str]
 #: Memory in use at the optimizer step, regardless of the data.
 _CERTAIN = {
     "weights": memory.weights_bytes,
@@ -48,14 +49,6 @@ _SINFO = "sinfo -o '%P %c %m %G'"
 
 
 # -- how much memory the training needs ------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """A number of bytes, and the sum that it comes from."""
-
-    size: int
-    words: str
 
 
 def _prepared(case: Case) -> DataFacts | None:
@@ -116,8 +109,8 @@ def uses_cpu(case: Case) -> bool:
 
 
 def _gpu_needs(case: Case, gpu_bytes: int) -> tuple[Need | None, Need] | None:
-    """Return the memory of each GPU: its certain part (weights, gradients and optimizer; None with
-    quantized weights), and the formula's peak, with activations. None if unknown.
+    """Return the bytes of each GPU, with their sum in words: the certain part (weights, gradients
+    and optimizer; None with quantized weights), and the formula's peak, with activations.
     """
     known, wanted = shape(case), layout(case, gpu_bytes=gpu_bytes)
     own = case.around.accelerate
@@ -127,8 +120,8 @@ def _gpu_needs(case: Case, gpu_bytes: int) -> tuple[Need | None, Need] | None:
     parts = {name: held(known, wanted) for name, held in _CERTAIN.items()}
     words = f"{memory.billions(known.parameters)} parameters in {wanted.weights}, {wanted.sharding}"
     sums = " + ".join(f"{size(held)} of {name}" for name, held in parts.items())
-    least = Need(sum(parts.values()), f"{words}: {sums}")
-    peak = Need(
+    least = sum(parts.values()), f"{words}: {sums}"
+    peak = (
         memory.gpu_memory(known, wanted).total,
         f"{words}, {wanted.micro_batch} sequences of {wanted.length} tokens, checkpointing"
         f" {wanted.checkpointing}",
@@ -174,7 +167,7 @@ def host_memory(case: Case) -> memory.HostMemory:
 
 
 def checkpoint_bytes(case: Case) -> Need | None:
-    """Return the size of one checkpoint: the weights and, for full fine-tuning, the optimizer
+    """Return the bytes of one checkpoint, and the sum in words: the weights and, for full fine-tuning, the optimizer
     states; None if uncertain.
     """
     known, wanted = shape(case), layout(case)
@@ -183,8 +176,8 @@ def checkpoint_bytes(case: Case) -> Need | None:
     width = WIDTH[wanted.weights]
     words = f"{memory.billions(known.parameters)} parameters x {width} bytes"
     if Arguments(case.spec).says("save_only_model") or wanted.optimizer not in _ADAM:
-        return Need(known.parameters * width, words)
-    return Need(3 * known.parameters * width, f"{words}, and twice that for the optimizer")
+        return known.parameters * width, words
+    return 3 * known.parameters * width, f"{words}, and twice that for the optimizer"
 
 
 # -- GPUs ------------------------------------------------------------------------------------------
@@ -261,27 +254,27 @@ def _gpu_memory(case: Case) -> Iterator[Finding]:
     if fact is None or model is None or needs is None:
         return
     least, peak = needs
-    if least is not None and least.size > fact.value:
+    if least is not None and least[0] > fact.value:
         advice = {
             "ddp": f"share them: {case.fix((_SHARDING, 'fsdp'))}; {_LORA}",
             "zero2": f"share the weights too: {case.fix((_SHARDING, 'zero3'))}; {_LORA}",
         }
-        more = -(-least.size * spec.processes // fact.value)
+        more = -(-least[0] * spec.processes // fact.value)
         yield case.finding(
             "gpu-memory",
             fact.severity,
-            f"each GPU would hold {size(least.size)} of model and optimizer, and has"
+            f"each GPU would hold {size(least[0])} of model and optimizer, and has"
             f" {size(fact.value)}",
-            evidence=f"{model.where.said}: {least.words}; {fact.source}",
+            evidence=f"{model.where.said}: {least[1]}; {fact.source}",
             reason="the training fails with CUDA out of memory, even without activations",
             fix=advice.get(spec.sharding, f"use more GPUs, at least {more}, {_LORA}"),
         )
-    elif peak.size > fact.value:  # the formula is off by a few percent
+    elif peak[0] > fact.value:  # the formula is off by a few percent
         yield case.finding(
             "gpu-memory",
             "warning",
-            f"each GPU would hold about {size(peak.size)} at the peak, and has {size(fact.value)}",
-            evidence=f"{model.where.said}: {peak.words}; {fact.source}",
+            f"each GPU would hold about {size(peak[0])} at the peak, and has {size(fact.value)}",
+            evidence=f"{model.where.said}: {peak[1]}; {fact.source}",
             reason="the training probably fails with CUDA out of memory",
             fix=f"{case.command(verb='fit')}, which shows the layouts that fit",
         )
@@ -333,19 +326,10 @@ def _cores(case: Case) -> Iterator[Finding]:
 # -- memory ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _MemoryRequest:
-    """The requested memory: bytes (None: not requested; 0: all of the node), the config key, how
-    often it counts on a node, and its origin.
+def _memory_request(case: Case) -> tuple[int | None, KeyPath, int, str]:
+    """Return the requested memory: bytes (None: not requested; 0: all of the node), the config key,
+    how often it counts on a node, and its origin.
     """
-
-    size: int | None
-    path: KeyPath
-    parts: int
-    said: str
-
-
-def _memory_request(case: Case) -> _MemoryRequest:
     spec = case.spec
     cores, total = spec.cores_per_task * spec.tasks_per_node, spec.mem_bytes
     path, parts, of = _MEM, 1, ""
@@ -356,28 +340,28 @@ def _memory_request(case: Case) -> _MemoryRequest:
         path, parts, total = _MEM_PER_CPU, cores, spec.mem_per_cpu_bytes * cores
         of = f" x {cores} cores"
     value = units.format_memory(total // parts) if total else 0
-    return _MemoryRequest(total, path, parts, case.said(*path, value=value) + of)
+    return total, path, parts, case.said(*path, value=value) + of
 
 
 @rule("memory-limit", on="site")
 def _memory(case: Case) -> Iterator[Finding]:
-    asked, there, live = _memory_request(case), case.node("memory"), case.live_partition
+    asked, path, parts, said = _memory_request(case)
+    there, live = case.node("memory"), case.live_partition
     most = live.memory_max_per_node if live is not None else None
     if most is not None and (there is None or most < there.value):
         there = Fact(most, "live", "scontrol show partition: MaxMemPerNode")
-    if there is not None and (asked.size or 0) > there.value:
-        fits = units.round_memory_down(there.value // asked.parts)
+    if there is not None and asked is not None and asked > there.value:
+        fits = units.round_memory_down(there.value // parts)
         yield case.finding(
             "memory-limit",
             there.severity,
-            f"{size(asked.size or 0)} of memory on each node, and a job can have"
-            f" {size(there.value)}",
-            evidence=f"{asked.said}; {there.source}{confirm(there, _SINFO)}",
+            f"{size(asked)} of memory on each node, and a job can have {size(there.value)}",
+            evidence=f"{said}; {there.source}{confirm(there, _SINFO)}",
             reason=(
                 "Slurm refuses the job: Memory specification can not be satisfied, or Requested"
                 " node configuration is not available"
             ),
-            fix=case.fix((asked.path, fits)),
+            fix=case.fix((path, fits)),
         )
 
 
@@ -385,9 +369,9 @@ def memory_given(case: Case) -> Fact[int] | None:
     """Return the bytes per node that the job requests or gets by default; the node's memory if it
     requests all. None: unknown.
     """
-    asked = _memory_request(case)
-    if asked.size is not None:
-        return Fact(asked.size, "own", asked.said) if asked.size else case.node("memory")
+    asked, _, _, said = _memory_request(case)
+    if asked is not None:
+        return Fact(asked, "own", said) if asked else case.node("memory")
     known, live, cores = case.profile.memory, case.live_partition, case.spec.cores_per_task
     if live is not None and (live.default_memory_per_node or live.default_memory_per_cpu):
         known = known.replace(
@@ -406,7 +390,7 @@ def memory_given(case: Case) -> Fact[int] | None:
 @rule("memory-too-small", on="site")
 def _model_in_memory(case: Case) -> Iterator[Finding]:
     given, need = memory_given(case), host_memory(case)
-    asked, there = _memory_request(case).size, case.node("memory")
+    asked, there = _memory_request(case)[0], case.node("memory")
     if given is None or asked == 0 or need.total <= given.value:
         return
     certain, own_script = need.least > given.value, case.spec.script is not None

@@ -5,7 +5,6 @@ user's association.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from hpctrain.checks.job.context import Case, Fact, confirm, rule
 from hpctrain.finding import Finding
@@ -31,17 +30,9 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A limit and its owner: `partition debug`, `QOS normal`."""
-
-    whose: str
-    fact: Fact[int]
-
-
-def limits_on(case: Case, name: str) -> Iterator[Limit]:
+def limits_on(case: Case, name: str) -> Iterator[tuple[str, Fact[int]]]:
     """Yield all known limits on `time_max` (seconds), `nodes_max`, `nodes_min`, `gpus_max` or
-    `cpus_max` of one job.
+    `cpus_max` of one job, each with its owner: `partition debug`, `QOS normal`.
     """
     mine = case.associations(case.spec.account or case.slurm.default_account)
     own = next((each.default_qos for each in mine if each.default_qos), None)
@@ -59,28 +50,28 @@ def limits_on(case: Case, name: str) -> Iterator[Limit]:
             path = ("partitions", case.partition_name or "", "time_by_nodes")
             of_partition = case.fact(most, *path)
     if of_partition is not None and not lifts:
-        yield Limit(partition, of_partition)
+        yield (partition, of_partition)
     if known is not None:  # merged are only those known to be the user's or a partition's
         of_qos = case.fact(getattr(known, name), "qos", qos, name)
     else:
         value: int | None = getattr(live, name, None)
         of_qos = None if value is None else Fact(value, "live", f"sacctmgr show qos {qos}")
     if of_qos is not None:
-        yield Limit(f"QOS {qos}", of_qos)
+        yield (f"QOS {qos}", of_qos)
     if name == "time_max":
         for each in case.associations(case.spec.account):
             here = case.partition_name or ""  # slurmdbd stores names in lower case
             if (each.partition or here).lower() == here.lower() and each.time_max:
                 fact = Fact(each.time_max, "live", "sacctmgr show associations")
-                yield Limit(f"account {each.account}", fact)
+                yield (f"account {each.account}", fact)
     there = sum(group.count for group in case.live_nodes)
     if name == "nodes_max" and there and case.live_partition is not None:
-        yield Limit(f"{partition}, which has no more,", Fact(there, "live", "sinfo"))
+        yield (f"{partition}, which has no more,", Fact(there, "live", "sinfo"))
 
 
 def nodes_max(case: Case) -> int | None:
     """Return the maximum nodes per job; None: unknown."""
-    return min((limit.fact.value for limit in limits_on(case, "nodes_max")), default=None)
+    return min((fact.value for _, fact in limits_on(case, "nodes_max")), default=None)
 
 
 @rule("time-limit", "nodes-limit", "gpus-limit", "cores-limit", on="site")
@@ -102,14 +93,14 @@ def _limits(case: Case) -> Iterator[Finding]:
         ("cores-limit", "cpus_max", _CPUS, spec.cores_per_task, spec.nodes * cores, "{} cores"),
     ):
         wrong = [
-            limit
-            for limit in limits_on(case, name)
-            if (asked < limit.fact.value if name == "nodes_min" else asked > limit.fact.value)
+            (whose, fact)
+            for whose, fact in limits_on(case, name)
+            if (asked < fact.value if name == "nodes_min" else asked > fact.value)
         ]
         if not wrong:
             continue
-        limit = min(wrong, key=lambda each: each.fact.value)
-        most, show = limit.fact.value, units.format_time if path == _TIME else str
+        whose, fact = min(wrong, key=lambda each: each[1].value)
+        most, show = fact.value, units.format_time if path == _TIME else str
         changes: list[tuple[KeyPath, object]] = [(path, show(most))]
         if path in (_GPUS, _CPUS):  # fewer nodes; where one node is too much, less of it
             changes = [(_NODES, max(1, most // (asked // spec.nodes)))]
@@ -117,14 +108,14 @@ def _limits(case: Case) -> Iterator[Finding]:
             too_much = asked // spec.nodes > most
             changes += [(path, max(1, most // parts))] if too_much else []
         bound = f"{show(most)} at {'least' if name == 'nodes_min' else 'most'}"
-        command = "sacctmgr show qos" if limit.whose[:3] == "QOS" else "scontrol show partition"
+        command = "sacctmgr show qos" if whose[:3] == "QOS" else "scontrol show partition"
         yield case.finding(
             id_,
-            limit.fact.severity,
-            f"{words.format(show(asked))}, and {limit.whose} allows {bound}",
+            fact.severity,
+            f"{words.format(show(asked))}, and {whose} allows {bound}",
             evidence=(
-                f"{case.said(*path, value=show(value))}; {limit.fact.source}"
-                f"{confirm(limit.fact, f'{command} {limit.whose.split()[-1]}')}"
+                f"{case.said(*path, value=show(value))}; {fact.source}"
+                f"{confirm(fact, f'{command} {whose.split()[-1]}')}"
             ),
             reason="Slurm refuses such a job, or leaves it pending forever with the reason"
             f" {_REASONS[id_]}",

@@ -89,7 +89,7 @@ def check_script(text: str, file: str, cluster: Cluster) -> list[Finding]:
     }
     asks_gpus, spec = _spec(written, cluster)
     case = _ScriptCase(spec, cluster, None, Surroundings(), origins, file=file, written=written)
-    found = [finding for rule in RULES if rule.on == "site" for finding in rule.find(case)]
+    found = [finding for _, on, find in RULES if on == "site" for finding in find(case)]
     kept = [each for each in found if each.id in IDS and (asks_gpus or each.id not in _GPU_IDS)]
     placed = [
         each if each.line is not None else dataclasses.replace(each, file=file, line=1, column=1)

@@ -60,8 +60,6 @@ FIELDS = (
     "StdErr",  # StdOut, StdErr: 24.05
     "SubmitLine",  # 21.08
 )
-#: Required fields.
-NEEDED = ("JobID", "State")
 #: States of the record of an earlier start after a requeue (tests/lab/README.md); not, or not
 #: always, final states of a job.
 _REQUEUED = {"REQUEUED", "PREEMPTED", "NODE_FAIL", "TIMEOUT", "BOOT_FAIL", "REVOKED"}
@@ -319,11 +317,8 @@ def fields_of(helpformat: str) -> tuple[str, ...]:
     """
     there = {word.lower() for word in helpformat.split()}
     found = tuple(name for name in FIELDS if name.lower() in there)
-    return (
-        found
-        if set(NEEDED) <= set(found)
-        else tuple(name for name in FIELDS if name not in NEW_FIELDS)
-    )
+    old = tuple(name for name in FIELDS if name not in NEW_FIELDS)
+    return found if {"JobID", "State"} <= set(found) else old
 
 
 def seconds_since_epoch(text: str) -> float | None:
