@@ -3,9 +3,9 @@
 Pure: text in, findings out; nothing is run, read or printed.
 
 reader.py      shell text → commands with their words, quotes and expansions (model.py)
-shells.py      values of variables; texts that a script passes to another shell
-calls.py       srun and the launchers
+calls.py       srun and the launchers; texts that a script passes to another shell
 facts.py       facts for the rules: directives, nodes, tasks, where a command runs
+rule.py        the type of rules, and predicates that they share
 rules/         the rules by topic: one function each, with the reason
 explain.py     the purpose of directives, options and hpctrain's own lines
 """

@@ -26,7 +26,7 @@ from hpctrain.checks.script.explanations import (
 )
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import OptionCall, SimpleCommand
-from hpctrain.checks.script.rules.common import is_ours
+from hpctrain.checks.script.rule import is_ours
 from hpctrain.slurm.notations import signals, units
 from hpctrain.slurm.notations.directives import Directive
 from hpctrain.util import text as words

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-from hpctrain.checks.script.calls import launcher_call
+from hpctrain.checks.script.calls import launcher_call, read_shells
 from hpctrain.checks.script.model import (
     Assignment,
     OptionCall,
@@ -17,7 +17,6 @@ from hpctrain.checks.script.model import (
     WordPiece,
 )
 from hpctrain.checks.script.reader import SourceText, read_shell
-from hpctrain.checks.script.shells import read_shells
 from hpctrain.slurm.notations import directives, signals
 from hpctrain.util.text import integer
 
@@ -31,9 +30,6 @@ _GRES_GPU = re.compile(
 )
 #: Options that request GPUs, besides --gres.
 GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task")
-_TALKERS = ("echo", "export", "set", "module", "cd")
-#: With these directives, nodes and tasks per node do not determine the number of tasks.
-_OTHER_TASKS = ("ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "gpus-per-task")
 
 
 class LintFacts:
@@ -104,7 +100,11 @@ class LintFacts:
                 command.place = "unknown"
         #: The srun calls.
         self.steps = [command.call for command in self.commands if command.call is not None]
-        calls = (launcher_call(one) for one in self.commands if one.name not in _TALKERS)
+        calls = (
+            launcher_call(one)
+            for one in self.commands
+            if one.name not in ("echo", "export", "set", "module", "cd")
+        )
         #: The calls of launchers.
         self.launches = [call for call in calls if call is not None]
 
@@ -203,7 +203,10 @@ class LintFacts:
             return None if capped else nodes and own and nodes * own
         if "ntasks" in self.options:
             return self.count("ntasks")
-        if any(name in self.options for name in _OTHER_TASKS):
+        if any(
+            name in self.options
+            for name in ("ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "gpus-per-task")
+        ):
             return None
         return nodes and nodes * (per_node if per_node is not None else 1)
 

@@ -51,7 +51,6 @@ _KEYWORD = re.compile(
     r"\)|(?:if|then|elif|else|fi|while|until|for|select|do|done|case|esac|time(?:[ \t]+-p)?|coproc"
     r"|\{|\}|!|\[\[)(?=[ \t\n;&|()<>]|\\\n|\Z)"
 )
-_SEPARATORS = frozenset({"then", "else", "elif", "do"})
 #: Kind of scope and its end, by the keyword that opens it.
 _COMPOUNDS = {
     "if": ("if", "fi"),
@@ -171,7 +170,7 @@ class _ShellReader:
                 found = self._closed(keyword, closer)
                 if found is not None:
                     return found
-            elif keyword in _SEPARATORS:
+            elif keyword in frozenset({"then", "else", "elif", "do"}):
                 self.pos += len(keyword)
                 return None
             elif (element := self._element(keyword)) is not None:

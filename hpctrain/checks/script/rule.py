@@ -1,4 +1,4 @@
-"""The type of lint rules, and the table of all rules.
+"""The type of lint rules, the table of all rules, and predicates that several of them share.
 
 To add one: a function in a module of `rules/`, decorated with `@rule`; a wrong and a right example
 in docs/findings.md; a wrong case in tests/corpus/lint/wrong.cases.
@@ -6,10 +6,13 @@ in docs/findings.md; a wrong case in tests/corpus/lint/wrong.cases.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from hpctrain.checks.script.calls import CONTAINERS, PROGRAMS, WRAPPERS
 from hpctrain.checks.script.facts import LintFacts
+from hpctrain.checks.script.model import Shell, SimpleCommand
 from hpctrain.finding import Level
 
 #: Replace the characters from a start to an end of the file with a text.
@@ -75,3 +78,106 @@ def rule(
         return check
 
     return register
+
+
+# ---- predicates that several rules share ---------------------------------------------------------
+
+#: Programs that do a job's work instead of preparing it.
+_WORKERS = frozenset(
+    [
+        "srun",
+        "python",
+        "mpirun",
+        "mpiexec",
+        "ibrun",
+        "uv",
+        "poetry",
+        "pixi",
+        "pdm",
+        "horovodrun",
+        "composer",
+        "fairseq-train",
+        "trl",
+        "tune",
+        "lm_eval",
+        "lm-eval",
+        "llamafactory-cli",
+        "axolotl",
+        "swift",
+        "nnUNetv2_train",
+        "yolo",
+    ]
+)
+_STARTERS = _WORKERS | set(PROGRAMS) | CONTAINERS
+_VERSION = re.compile(r"(?<=python)[\d.]+\Z")
+_IN_VARIABLE = re.compile(r"\$\{?(?:SRUN|LAUNCH)")
+#: Programs that only print information, or prepare something.
+HARMLESS = frozenset(
+    [
+        "hostname",
+        "netstat",
+        "echo",
+        "date",
+        "nvidia-smi",
+        "rocm-smi",
+        "mkdir",
+        "rm",
+        "cp",
+        "ls",
+        "env",
+        "true",
+        "lscpu",
+        "free",
+        "uname",
+    ]
+)
+TALKERS = frozenset({"echo", "printf", "logger"})
+TESTS = frozenset({"[", "[[", "test", "case"})
+_KNOWN_SOURCES = frozenset(
+    {".bashrc", ".bash_profile", ".profile", "activate", "conda.sh", "mamba.sh", "modules.sh"}
+)
+_SHELL_FLAGS = re.compile(
+    r"\b(?:ba|da|z|k)?sh((?:\s+[-+]\w+(?:\s+(?:pipefail|errexit|nounset)\b)?)*)(?=\s|\Z)"
+)
+
+
+def works(command: SimpleCommand) -> bool:
+    """Whether `command` starts the job's work: srun, a launcher, python or a container, also after
+    time and similar.
+    """
+    words = command.words[: 6 if command.name in WRAPPERS else 1]
+    names = {_VERSION.sub("", word.program) for word in words}
+    return bool(names & _STARTERS) or any(_IN_VARIABLE.match(word.text) for word in words[:1])
+
+
+def is_ours(facts: LintFacts) -> bool:
+    """Whether hpctrain rendered the script, from a profile of the site."""
+    return "\n# made by hpctrain " in facts.text[: facts.block.ends]
+
+
+def in_another_branch(facts: LintFacts, one: SimpleCommand, other: SimpleCommand) -> bool:
+    """Whether two commands are in different branches of an `if` or `case`: only one runs."""
+    both = one.scope.inside("if", "case")
+    between = facts.text[one.start : other.start]
+    parts = re.search(r"(?m)(?:^|;)\s*(?:else|elif)\b|;;", between) is not None
+    return both is not None and both is other.scope.inside("if", "case") and parts
+
+
+def option_on(facts: LintFacts, name: str, shell: Shell, before: int) -> bool:
+    """Whether `set -o NAME` is in effect in `shell` at offset `before`, judging by text order."""
+    via = _SHELL_FLAGS.search(facts.shown(shell.via)) if shell.via is not None else None
+    texts = [via[1] if via else "" if shell.via is not None else facts.shell_flags]
+    texts += [
+        facts.shown(one) for one in facts.named("set") if one.shell is shell and one.start < before
+    ]
+    letter = {"errexit": "e", "nounset": "u"}.get(name, "/")
+    signs = re.findall(rf"(?<!\S)([-+])\w*(?:{letter}|o\s+{name}\b)", " ".join(texts))
+    return bool(signs) and signs[-1] == "-"
+
+
+def sources(facts: LintFacts) -> bool:
+    """Whether the script reads another one, or text that it makes, which may do anything."""
+    return any(
+        not _KNOWN_SOURCES & {word.program for word in one.words[1:]}
+        for one in facts.named("source", ".", "eval")
+    )

@@ -1,5 +1,5 @@
 """The rules of `hpctrain lint`, by topic; importing them fills `rule.RULES`."""
 
-from hpctrain.checks.script.rules import directives, launch, shell, slurm
+from hpctrain.checks.script.rules import directives, launch, shell
 
-__all__ = ["directives", "launch", "shell", "slurm"]
+__all__ = ["directives", "launch", "shell"]

@@ -11,8 +11,14 @@ from collections.abc import Iterator
 
 from hpctrain.checks.script.facts import GPU_OPTIONS, LintFacts
 from hpctrain.checks.script.model import SimpleCommand
-from hpctrain.checks.script.rule import Hits, RuleHit, rule
-from hpctrain.checks.script.rules.common import TALKERS, is_ours, works
+from hpctrain.checks.script.rule import (
+    TALKERS,
+    Hits,
+    RuleHit,
+    is_ours,
+    rule,
+    works,
+)
 from hpctrain.slurm.notations import directives
 from hpctrain.slurm.notations.directives import Directive, DirectiveFlaw
 from hpctrain.util import shell
@@ -20,8 +26,6 @@ from hpctrain.util import shell
 _EXPANSION = re.compile(r"\$[\w{(@]|`", re.ASCII)
 _LOOKS_LIKE = re.compile(r"^([ \t]*)#([A-Za-z]{4,9})[ \t]*(?=[ \t]--?[A-Za-z])", re.MULTILINE)
 _PLACEHOLDER_LINE = re.compile(r"\s*(?:\{\{[^{}\n]*\}\}|\{\w+\}|<\w+>|@\w+@)[ \t]*(?:\n|\Z)")
-#: Options whose values sbatch accumulates (tested with 22.05); for all others the last applies.
-_ADDED_UP = frozenset({"mail-type", "verbose"})
 _TIME = re.compile(
     r"(?:\d+(?:-\d*(?::\d+){0,2})?|\d+:\d+(?::\d+)?|infinite|unlimited|-1)\Z",
     re.IGNORECASE | re.ASCII,
@@ -252,7 +256,10 @@ def directive_twice(facts: LintFacts) -> Hits:
         seen: dict[str, Directive] = {}
         for option in every[begin:end]:
             first = seen.setdefault(option.name, option)
-            if option.name not in _ADDED_UP and first.value != option.value:
+            if (
+                option.name not in frozenset({"mail-type", "verbose"})
+                and first.value != option.value
+            ):
                 yield RuleHit(
                     option.start,
                     f"--{option.name} is {option.value!r} here and {first.value!r} in line"
@@ -366,9 +373,6 @@ def gpus_is_total(facts: LintFacts) -> Hits:
         )
 
 
-_CORES = ("cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-socket")
-
-
 @rule(
     "gpu-without-cores",
     "note",
@@ -378,7 +382,12 @@ _CORES = ("cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-so
 )
 def gpu_without_cores(facts: LintFacts) -> Hits:
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
-    told = set(_CORES) & set(facts.options) or facts.block.hetjobs or is_ours(facts)
+    told = (
+        {"cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-socket"}
+        & set(facts.options)
+        or facts.block.hetjobs
+        or is_ours(facts)
+    )
     bound = {"gpus-per-task", "ntasks-per-gpu"} & set(facts.options)
     # Without srun, the only process has the cores of all tasks.
     most = (facts.gpus_per_node or 1) * 2 if facts.steps else 1
@@ -401,7 +410,11 @@ def gpu_without_cores(facts: LintFacts) -> Hits:
 def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
     if facts.asks_gpus or any(step.has("gres", *GPU_OPTIONS) for step in facts.steps):
         return
-    found = [facts.options[name] for name in _OF_GPUS if name in facts.options]
+    found = [
+        facts.options[name]
+        for name in ("cpus-per-gpu", "mem-per-gpu", "gpu-bind")
+        if name in facts.options
+    ]
     partition = facts.options.get("partition")
     named = partition and re.search(r"(?:\b|_)gpus?(?:\b|_)", partition.value or "", re.IGNORECASE)
     told = {"exclusive", "gres"} & set(facts.options) or facts.block.hetjobs
@@ -414,10 +427,6 @@ def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
             f"{option.written} {option.value} and no GPU directive",
             "add: #SBATCH --gpus-per-node=1",
         )
-
-
-#: Options that have no effect without GPUs.
-_OF_GPUS = ("cpus-per-gpu", "mem-per-gpu", "gpu-bind")
 
 
 @rule(

@@ -1,4 +1,4 @@
-"""Rules about ranks, launchers, and the rendezvous.
+"""Rules about ranks, launchers, the rendezvous, steps, and the variables that Slurm sets.
 
 Slurm's rank variables are 0 in the batch shell, so the place of their expansion determines the
 value in each task.
@@ -13,12 +13,15 @@ from itertools import zip_longest
 from hpctrain.checks.script.calls import CONTAINERS, RANK_VARIABLES, LauncherCall
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import OptionCall, ShellWord, SimpleCommand, WordPiece
-from hpctrain.checks.script.rule import Hits, RuleHit, rule
-from hpctrain.checks.script.rules.common import (
+from hpctrain.checks.script.rule import (
     HARMLESS,
     TALKERS,
     TESTS,
+    Hits,
+    RuleHit,
     in_another_branch,
+    option_on,
+    rule,
     sources,
     works,
 )
@@ -26,15 +29,11 @@ from hpctrain.checks.script.rules.common import (
 _RANK_OPTIONS = ("node_rank", "machine_rank")
 _MACHINES = ("nnodes", "num_machines")
 _LITERAL_RANK = re.compile(rf"\$\{{?(?:{'|'.join(sorted(RANK_VARIABLES))})\}}?\Z")
-_MPI = frozenset({"mpirun", "mpiexec", "ibrun", "mpirun_rsh", "aprun", "jsrun"})
 _REMOTE = ("ssh", "pdsh", "mpirun", "mpiexec", "ibrun", "clush", "parallel-ssh")
 _C10D = (
     'add: --nnodes "$SLURM_NNODES" --rdzv_backend c10d --rdzv_id "$SLURM_JOB_ID" --rdzv_endpoint'
     ' "$MASTER_ADDR:$MASTER_PORT"'
 )
-_PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT", "MAIN_PORT", "DIST_PORT")
-#: Below 32768, where Linux's ephemeral ports begin.
-_FORMULA = "$((20000 + SLURM_JOB_ID % 9000))"
 _CUTTERS = frozenset({"cut", "sed", "awk", "gawk", "tr", "grep", "head", "rev"})
 _FIRST = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
@@ -244,7 +243,9 @@ def rendezvous_missing(facts: LintFacts) -> Hits:
                 f"{launch.kind} on each of {nodes} nodes, without --{missing}",
                 _C10D if launch.kind == "torchrun" else f"add: --{missing}={_VALUES[missing]}",
                 "warning" if missing == count else "error",
-                _ALONE if missing == count else None,
+                "each launcher starts a training of its own, all as rank 0 and into the same files."
+                if missing == count
+                else None,
             )
 
 
@@ -258,7 +259,6 @@ _VALUES = {
     "main_process_ip": "$MASTER_ADDR",
     "machine_rank": "$SLURM_NODEID, expanded in each task",
 }
-_ALONE = "each launcher starts a training of its own, all as rank 0 and into the same files."
 
 
 @rule(
@@ -348,7 +348,13 @@ def mpirun_in_srun(facts: LintFacts) -> Hits:
     for step in facts.steps:
         tasks = facts.step_tasks(step)
         inside = step.rest if step.starts in CONTAINERS else step.rest[:1]
-        for word in [one for one in inside if one.program in _MPI and tasks != 1][:1]:
+        for word in [
+            one
+            for one in inside
+            if one.program
+            in frozenset({"mpirun", "mpiexec", "ibrun", "mpirun_rsh", "aprun", "jsrun"})
+            and tasks != 1
+        ][:1]:
             yield RuleHit(
                 word.start,
                 f"srun starts {word.text} in every task",
@@ -376,7 +382,9 @@ def fixed_port(facts: LintFacts) -> Hits:
     ignored = bool(meeting) and all(one.kind in ("torchrun", "accelerate") for one in meeting)
     words = [
         (one.name, one.word)
-        for one, _ in facts.assigned(*_PORT_NAMES)
+        for one, _ in facts.assigned(
+            *("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT", "MAIN_PORT", "DIST_PORT")
+        )
         if not ignored or re.search(rf"\$\{{?{one.name}\b", facts.text)
     ]
     words += [
@@ -393,7 +401,8 @@ def fixed_port(facts: LintFacts) -> Hits:
             yield RuleHit(
                 word.parts[-1].start,
                 f"{name} always has the port {port[1]}",
-                f"write: MASTER_PORT={_FORMULA}",
+                # Below 32768, where Linux's ephemeral ports begin.
+                "write: MASTER_PORT=$((20000 + SLURM_JOB_ID % 9000))",
             )
 
 
@@ -695,3 +704,108 @@ def container_without_gpus(facts: LintFacts) -> Hits:
 _EXECUTES = re.compile(
     r"\b(singularity|apptainer) exec .* (?:python3?|torchrun|accelerate|deepspeed) "
 )
+
+
+# ---- Slurm's variables ---------------------------------------------------------------------------
+
+_TASKS = (
+    "ntasks",
+    "ntasks-per-node",
+    "ntasks-per-gpu",
+    "ntasks-per-socket",
+    "ntasks-per-core",
+    "gpus-per-task",
+)
+#: Variables that Slurm sets only if one of the options is given; tested with 22.05.
+_NEEDS = {
+    "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
+    "SLURM_CPUS_PER_TASK": ("cpus-per-task",),
+    "SLURM_NTASKS_PER_NODE": ("ntasks-per-node",),
+    "SLURM_NTASKS": _TASKS,
+    "SLURM_NPROCS": _TASKS,
+    "SLURM_GPUS": ("gpus", "gpus-per-task", "gpus-per-socket"),
+    "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
+    "SLURM_MEM_PER_NODE": ("mem",),
+    "SLURM_MEM_PER_CPU": ("mem-per-cpu",),
+    "SLURM_ARRAY_TASK_ID": ("array",),
+}
+_GUARDED = re.compile(
+    r"(?:-[zn]|-v)\s+[\"']?\$?\{?(SLURM_\w+)|\$\{(SLURM_\w+)(?::?[-=?+])", re.ASCII
+)
+
+
+@rule(
+    "srun-cpus-per-task",
+    "note",
+    "srun of Slurm 22.05 and 23.02 does not inherit it, so the task gets one core; "
+    "passing it is right on every version.",
+    "srun(1) of 22.05; Slurm commit 9807bafa0f",
+    since="22.05",
+    until="23.11",
+    once=True,
+)
+def srun_cpus_per_task(facts: LintFacts) -> Hits:
+    asked = facts.slurm and facts.value("cpus-per-task") not in (None, "1")
+    told = any(facts.assigned("SRUN_CPUS_PER_TASK"))
+    for step in facts.steps if asked and not told else ():
+        if not step.has("cpus-per-task", "overlap", "pty") and step.starts not in HARMLESS:
+            yield RuleHit(
+                step.at.start,
+                "srun does not inherit --cpus-per-task in Slurm 22.05 and 23.02",
+                'above it: export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"',
+            )
+
+
+@rule(
+    "expanded-at-submission",
+    "error",
+    "the shell that writes the heredoc expands it, before there is a job; the script of the job gets"
+    " an empty text.",
+    "bash(1) Here Documents",
+)
+def expanded_at_submission(facts: LintFacts) -> Hits:
+    for command in facts.commands if not facts.is_batch else ():
+        for heredoc in command.heredocs:
+            for part in heredoc.expansions() if "#SBATCH" in heredoc.text else ():
+                own = re.match(r"SLURM_(?!SUBMIT|CONF)", part.text)
+                if part.kind == "var" and own and not part.operand:
+                    yield RuleHit(
+                        part.start,
+                        f"${part.text} is expanded at submission",
+                        f"write: \\${part.text}",
+                    )
+
+
+@rule(
+    "slurm-variable-unset",
+    "warning",
+    "Slurm sets it only when its option was given, in the script or on the command line.",
+    "sbatch(1) OUTPUT ENVIRONMENT VARIABLES; tried on 22.05",
+)
+def slurm_variable_unset(facts: LintFacts) -> Hits:
+    if not facts.options or facts.block.hetjobs:
+        return
+    lacking = {
+        name
+        for name, needs in _NEEDS.items()
+        if name in facts.text and not any(option in facts.options for option in needs)
+        if not re.search(rf"sbatch\b.*\s--(?:{'|'.join(needs)})\b", facts.text)  # in a usage
+    }
+    if re.search(r"%\d*a|%A", facts.value("output") or ""):
+        lacking -= {"SLURM_ARRAY_TASK_ID"}  # --array is on the command line
+    lacking -= {assignment.name for assignment, _ in facts.assigned(*lacking)}
+    lacking -= {name for pair in _GUARDED.findall(facts.text) for name in pair}
+    for part, command in facts.variables(*lacking):
+        strict = option_on(facts, "nounset", command.shell, command.start)
+        printed = command.name in TALKERS and not strict
+        here = (part.place or command.place) == "batch" and part.text in lacking
+        if here and not printed and not re.match(r":?[-=+?]", part.operand):
+            option = _NEEDS[part.text][0]
+            other = part.text == "SLURM_GPUS_PER_NODE" and facts.gres_gpus is not None
+            yield RuleHit(
+                part.start,
+                f"${part.text} is empty: there is no --{option}",
+                "write: $SLURM_GPUS_ON_NODE" if other else f"add: #SBATCH --{option}=N",
+                "error" if other else "note" if option == "array" else "warning",
+            )
+            lacking -= {part.text} & {"SLURM_ARRAY_TASK_ID"}  # once

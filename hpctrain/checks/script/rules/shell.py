@@ -7,24 +7,24 @@ from __future__ import annotations
 import re
 from itertools import pairwise, zip_longest
 
-from hpctrain.checks.script.calls import CONTAINERS
+from hpctrain.checks.script.calls import CONTAINERS, SHELLS
 from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import Element, ShellWord, SimpleCommand
-from hpctrain.checks.script.rule import Hits, RuleHit, rule
-from hpctrain.checks.script.rules.common import (
+from hpctrain.checks.script.rule import (
     HARMLESS,
     TESTS,
+    Hits,
+    RuleHit,
     in_another_branch,
     is_ours,
     option_on,
+    rule,
     sources,
     works,
 )
-from hpctrain.checks.script.shells import SHELLS
 from hpctrain.slurm.notations import signals
 from hpctrain.util import secrets
 
-_MANAGERS = ("conda", "mamba", "micromamba")
 #: Loads modules that do not bring conda; or a placeholder.
 _OTHER_MODULES = re.compile(
     r"(?:module|ml)\s+(?:purge|list|unload .*|(?:load|add)"
@@ -416,7 +416,9 @@ def secret_in_script(facts: LintFacts) -> Hits:
 )
 def nounset_before_activation(facts: LintFacts) -> Hits:
     for command in facts.commands:
-        conda = command.name in _MANAGERS and command.has("activate", "deactivate")
+        conda = command.name in ("conda", "mamba", "micromamba") and command.has(
+            "activate", "deactivate"
+        )
         startup = r"activate\Z|.*/\.?(?:bashrc|bash_profile|profile)\Z"
         sourced = command.words[1:] if command.name in ("source", ".") else []
         activates = conda or any(re.match(startup, word.text) for word in sourced)
