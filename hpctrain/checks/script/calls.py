@@ -257,7 +257,7 @@ SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 _SHELL_SHEBANG = re.compile(r"#!\s*\S*?(?:env\s+)?(?:bash|sh|zsh|dash|ksh)\b")
 
 
-def read_shells(batch: Shell, numbers: dict[str, int]) -> list[Shell]:
+def read_shells(batch: Shell, numbers: dict[str, int | None]) -> list[Shell]:
     """Read the texts that the shell of a script passes to others, and these to others, and
     substitute the variables in the commands of all; return all.
     """

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cached_property
 
 from hpctrain.checks.script.calls import launcher_call, read_shells
 from hpctrain.checks.script.model import (
@@ -59,6 +58,12 @@ class LintFacts:
         found = _GRES_GPU.findall(self.value("gres") or "")
         #: The GPUs that --gres requests; None if it requests none.
         self.gres_gpus = sum(int(count or 1) for count in found) or None
+        counts = {self.gres_gpus, _gpu_count(self.value("gpus-per-node"))} - {None}
+        total = _gpu_count(self.value("gpus"))
+        if not counts and total and self.nodes and total % self.nodes == 0:
+            counts = {total // self.nodes}
+        #: The GPUs per node, if the directives determine them.
+        self.gpus_per_node = counts.pop() if len(counts) == 1 else None
         #: Whether a directive requests GPUs.
         self.asks_gpus = self.gres_gpus is not None or any(
             self.value(name) not in (None, "0") for name in GPU_OPTIONS
@@ -67,17 +72,24 @@ class LintFacts:
         self.signal = signals.parse(self.value("signal") or "")
 
     def _read_commands(self) -> None:
+        per_node = self.count("ntasks-per-node")
+        numbers = {
+            "SLURM_NNODES": self.nodes,
+            "SLURM_JOB_NUM_NODES": self.nodes,
+            "SLURM_GPUS_ON_NODE": self.gpus_per_node,
+            "SLURM_CPUS_PER_TASK": self.count("cpus-per-task"),
+            "SLURM_NTASKS_PER_NODE": per_node,
+            "SLURM_NTASKS": self.count("ntasks") or (self.nodes or 0) * (per_node or 0) or None,
+            "SLURM_GPUS_PER_NODE": _gpu_count(self.value("gpus-per-node")),
+            "SLURM_GPUS": _gpu_count(self.value("gpus")),
+        }
         #: The shell that runs the file.
         self.batch = Shell("batch" if self.is_batch else "unknown")
         if self.shell_name is not None and "\r\n" not in self.text:  # bash cannot read CRLF either
             read_shell(SourceText(self.text), self.batch)
         #: The commands of the file, and of the shells inside it.
         self.commands = sorted(
-            (
-                each
-                for one in read_shells(self.batch, self._slurm_numbers())
-                for each in one.commands
-            ),
+            (each for one in read_shells(self.batch, numbers) for each in one.commands),
             key=lambda command: command.start,
         )
         #: Wrappers (time, exec) count as themselves.
@@ -125,32 +137,6 @@ class LintFacts:
     def count(self, name: str) -> int | None:
         """Return a directive's value if it is an integer."""
         return integer(self.value(name) or "")
-
-    @cached_property
-    def gpus_per_node(self) -> int | None:
-        """The GPUs per node, if the directives determine them."""
-        counts = {self.gres_gpus, _gpu_count(self.value("gpus-per-node"))} - {None}
-        if len(counts) == 1:
-            return counts.pop()
-        total = _gpu_count(self.value("gpus"))
-        if counts or total is None or not self.nodes or total % self.nodes:
-            return None
-        return total // self.nodes
-
-    def _slurm_numbers(self) -> dict[str, int]:
-        per_node = self.count("ntasks-per-node")
-        product = self.nodes * per_node if self.nodes and per_node else None
-        numbers = {
-            "SLURM_NNODES": self.nodes,
-            "SLURM_JOB_NUM_NODES": self.nodes,
-            "SLURM_GPUS_ON_NODE": self.gpus_per_node,
-            "SLURM_CPUS_PER_TASK": self.count("cpus-per-task"),
-            "SLURM_NTASKS_PER_NODE": per_node,
-            "SLURM_NTASKS": self.count("ntasks") or product,
-            "SLURM_GPUS_PER_NODE": _gpu_count(self.value("gpus-per-node")),
-            "SLURM_GPUS": _gpu_count(self.value("gpus")),
-        }
-        return {name: value for name, value in numbers.items() if value is not None}
 
     # Commands
 

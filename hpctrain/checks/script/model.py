@@ -290,7 +290,10 @@ class Variables:
     """
 
     def __init__(
-        self, commands: list[SimpleCommand], numbers: dict[str, int], outer: Variables | None = None
+        self,
+        commands: list[SimpleCommand],
+        numbers: dict[str, int | None],
+        outer: Variables | None = None,
     ) -> None:
         self._outer, self._numbers = outer, numbers
         #: Assignments with substituted values; None for a variable of unknown value.

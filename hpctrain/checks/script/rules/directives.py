@@ -408,20 +408,17 @@ def gpu_without_cores(facts: LintFacts) -> Hits:
     "sbatch(1) --gpus; slurm.conf(5) GresTypes",
 )
 def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
-    if facts.asks_gpus or any(step.has("gres", *GPU_OPTIONS) for step in facts.steps):
-        return
-    found = [
-        facts.options[name]
-        for name in ("cpus-per-gpu", "mem-per-gpu", "gpu-bind")
-        if name in facts.options
-    ]
+    asked = facts.asks_gpus or any(step.has("gres", *GPU_OPTIONS) for step in facts.steps)
+    # Options that have no effect without GPUs.
+    names = ("cpus-per-gpu", "mem-per-gpu", "gpu-bind")
+    found = [facts.options[name] for name in names if name in facts.options]
     partition = facts.options.get("partition")
     named = partition and re.search(r"(?:\b|_)gpus?(?:\b|_)", partition.value or "", re.IGNORECASE)
     told = {"exclusive", "gres"} & set(facts.options) or facts.block.hetjobs
     # Some sites have no GPU directive; hpctrain omits it only if the profile says so.
     if partition and named and not told and not is_ours(facts) and any(map(works, facts.commands)):
         found.append(partition)
-    for option in found[:1]:
+    for option in found[:1] if not asked else ():
         yield RuleHit(
             option.start,
             f"{option.written} {option.value} and no GPU directive",

@@ -34,6 +34,7 @@ _C10D = (
     'add: --nnodes "$SLURM_NNODES" --rdzv_backend c10d --rdzv_id "$SLURM_JOB_ID" --rdzv_endpoint'
     ' "$MASTER_ADDR:$MASTER_PORT"'
 )
+_HOST = re.compile(r"(?:\d+\.){3}\d+\b|[a-z][\w.-]*\d")
 _CUTTERS = frozenset({"cut", "sed", "awk", "gawk", "tr", "grep", "head", "rev"})
 _FIRST = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
@@ -427,18 +428,15 @@ def rendezvous_address(facts: LintFacts) -> Hits:
     fixed = facts.is_batch and "nodelist" not in facts.options
     for start, word, command, nodes in _addresses(facts):
         own = _own_name(command, word)
-        if own and nodes != 1:
-            what = f"the address is {own} on each of {nodes or 'the'} nodes"
-            yield RuleHit(start, what, f"above srun: {_FIRST}", None if nodes else "warning")
-        elif (
-            fixed
-            and not own
-            and word.is_literal
-            and re.match(r"(?:\d+\.){3}\d+\b|[a-z][\w.-]*\d", word.text)
-        ):
-            why = "a job on other nodes connects to this one, and waits until it times out."
-            what = f"the address is always {word.text}"
-            yield RuleHit(start, what, f"above srun: {_FIRST}", "warning", why)
+        always = fixed and word.is_literal and _HOST.match(word.text)
+        if (own and nodes != 1) or (always and not own):
+            yield RuleHit(
+                start,
+                f"the address is {own or word.text} on each of {nodes or 'the'} nodes",
+                f"above srun: {_FIRST}",
+                "error" if own and nodes else "warning",
+                None if own else "a job on other nodes connects to this one, and times out.",
+            )
 
 
 def _addresses(facts: LintFacts) -> Iterator[tuple[int, ShellWord, SimpleCommand, int | None]]:
@@ -637,10 +635,9 @@ _SHARES = frozenset(
 def step_waits(facts: LintFacts) -> Hits:
     held: SimpleCommand | None = None
     steps = [*(step.command for step in facts.steps), *facts.named("wait", "kill")]
-    for command in sorted(steps, key=lambda one: one.start):
+    here = [one for one in steps if one.place == "batch" and not one.shell.via]
+    for command in sorted(here, key=lambda one: one.start):
         step = command.call
-        if command.place != "batch" or command.shell.via:
-            continue
         if step is None or (held is not None and in_another_branch(facts, held, command)):
             held = None
         elif held is not None and not step.has("overlap", "jobid", "het-group", "relative"):
@@ -662,20 +659,19 @@ def step_waits(facts: LintFacts) -> Hits:
     "sbatch(1) --gpus-per-node; CUDA documentation",
 )
 def gpus_hidden(facts: LintFacts) -> Hits:
-    have = facts.gpus_per_node
+    have = facts.gpus_per_node or 0
     assigned = list(facts.assigned("CUDA_VISIBLE_DEVICES"))
     # Then each part of the script has its own GPUs.
     changes = len(assigned) > 1 or "unset CUDA_VISIBLE_DEVICES" in facts.text
-    for assignment, command in assigned:
+    for assignment, command in assigned if have else ():
         parts = command.shell.variables.flatten(assignment.word.parts)
         value = "".join(part.raw or part.text for part in parts)
-        if not re.fullmatch(r"\d+(?:,\d+)*", value) or not have or command.place == "unknown":
-            continue
-        named = {int(number) for number in value.split(",")}
+        named = set(map(int, value.split(","))) if re.fullmatch(r"\d+(?:,\d+)*", value) else set()
         once = command.declares or not command.words  # else each process may get its own
         whole = once and not changes and not command.scope.inside("loop", "if", "case")
-        missing = max(named) >= have and "exclusive" not in facts.options
-        if missing or (whole and len(named) != have and command.place == "batch"):
+        missing = max(named, default=0) >= have and "exclusive" not in facts.options
+        fewer = whole and len(named) != have and command.place == "batch"
+        if named and command.place != "unknown" and (missing or fewer):
             yield RuleHit(
                 assignment.start,
                 f"CUDA_VISIBLE_DEVICES is {value}, and the job has {have} GPUs on each node, from 0",
@@ -692,9 +688,8 @@ def gpus_hidden(facts: LintFacts) -> Hits:
 )
 def container_without_gpus(facts: LintFacts) -> Hits:
     # Another step with --nv: this one may be meant for the CPU. ROCm works without an option.
-    if not facts.asks_gpus or re.search(r"--nv|rocm|_NV\b", facts.text, re.I):
-        return
-    for command in facts.commands:
+    told = not facts.asks_gpus or re.search(r"--nv|rocm|_NV\b", facts.text, re.I)
+    for command in facts.commands if not told else ():
         line = " ".join(word.program for word in command.argv)
         runs = _EXECUTES.search(line)
         if runs and command.complete and " -m pip " not in line:

@@ -589,16 +589,14 @@ def signal_unheard(facts: LintFacts) -> Hits:
 def endless_wait(facts: LintFacts) -> Hits:
     waits = facts.named("curl", "wget", "nc", "[", "[[", "test")
     for command in waits if facts.asks_gpus else ():
-        loop = command.scope.inside("loop")
-        # One process of several may wait; and a loop in the background may only watch.
-        here = command.place == "batch" and not command.is_background
-        if loop is None or loop.name not in ("while", "until") or not here:
-            continue
+        loop = command.scope.inside("loop") or command.scope
         missing = command.has("!") == (loop.name == "while") and command.has("-f", "-e", "-s")
         inside = [one for one in facts.commands if loop in one.scope.chain()]
         text = facts.text[loop.start : max(one.end for one in inside)]
-        sleeps = any(one.name == "sleep" for one in inside)
-        if sleeps and (missing or command.name not in TESTS) and not _GIVES_UP_WAITING.search(text):
+        endless = any(one.name == "sleep" for one in inside) and not _GIVES_UP_WAITING.search(text)
+        waits_here = loop.name in ("while", "until") and (missing or command.name not in TESTS)
+        # One process of several may wait; and a loop in the background may only watch.
+        if command.place == "batch" and waits_here and endless and not command.is_background:
             yield RuleHit(
                 loop.start,
                 f"a loop waits with {command.name}, without an end",
@@ -696,20 +694,22 @@ _ELSEWHERE = re.compile(
     once=True,
 )
 def variable_unset(facts: LintFacts) -> Hits:
-    if not facts.is_batch or sources(facts) or _SETS_ANY.search(facts.text):
-        return
-    for command in facts.commands:
+    known = not facts.is_batch or sources(facts) or _SETS_ANY.search(facts.text)
+    for command in facts.commands if not known else ():
         ends = option_on(facts, "nounset", command.shell, command.start)
         # The environment or a module may have those with capital letters.
-        small = not ends or any(facts.named("module", "ml"))
+        form = (
+            r"[a-z][a-z0-9_]*\Z"
+            if not ends or any(facts.named("module", "ml"))
+            else r"[A-Za-z]\w*\Z"
+        )
         for part in command.expansions():
             name = part.text
-            plain = part.kind == "var" and not part.operand and re.match(r"[A-Za-z]\w*\Z", name)
-            known = _ELSEWHERE.match(name) or (part.place or command.place) != "batch"
-            if not plain or known or (small and not name.islower()):
-                continue
+            plain = part.kind == "var" and not part.operand and re.match(form, name)
+            here = (part.place or command.place) == "batch" and not _ELSEWHERE.match(name)
             # Without a $, it is set somehow: NAME=, read NAME, for NAME, --export=NAME; or ${NAME:?}.
-            if not re.search(rf"(?<![\w$\{{#!%\\-]){name}\b|\{{{name}:?[-=?+]", facts.text):
+            told = rf"(?<![\w$\{{#!%\\-]){name}\b|\{{{name}:?[-=?+]"
+            if plain and here and not re.search(told, facts.text):
                 yield RuleHit(
                     part.start,
                     f"nothing in the script sets ${name}",
