@@ -73,7 +73,7 @@ def drop(runs: Path, run: Run) -> None:
             fix=f"ls -ld {shlex.quote(str(runs))}",
         ) from error
     now = store.read_run(runs, aside.name)
-    # Its id and tag come from the directory's name. A loss may be NaN, which is not equal to itself.
+    # Its id and tag come from the directory's name; a loss may be NaN, not equal to itself.
     is_unchanged = now is not None and repr(run) == repr(replace(now, id=run.id, tag=run.tag))
     if os.path.lexists(home) or not is_unchanged:
         _put_back(aside, home)

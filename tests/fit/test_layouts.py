@@ -39,6 +39,8 @@ def test_every_row_fits_keeps_the_global_batch_and_they_are_fastest_first() -> N
     found = rows(every=True)
     assert len(found) > 20
     assert {batch(row.layout) for row in found} == {32}
+    odd = candidates(replace(ASKED, micro_batch=6), NODE)  # no power of two
+    assert {batch(layout) for layout in odd} == {24}
     assert all(row.fits and row.total <= NODE.gpu_bytes for row in found)
     speeds = [row.tokens_per_s for row in found]
     assert speeds == sorted(speeds, reverse=True)
