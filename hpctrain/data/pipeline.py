@@ -90,12 +90,6 @@ class RowCounts:
         self.dropped[row.reason] += 1
         self.first.setdefault(row.reason, f"{row.where}: {row.detail}" if row.detail else row.where)
 
-    def add(self, other: RowCounts) -> None:
-        """Add the counts of a later piece."""
-        self.numbers.update(other.numbers)
-        self.dropped.update(other.dropped)
-        self.first = {**other.first, **self.first}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareSummary:
@@ -249,8 +243,10 @@ class _Preparation:
         """Finish the remaining pieces, write the dataset, and return its manifest."""
         self._tokenize()
         total = RowCounts()
-        for number in range(len(self.pieces)):
-            total.add(self.counts[number])
+        for _, counts in sorted(self.counts.items()):
+            total.numbers.update(counts.numbers)
+            total.dropped.update(counts.dropped)
+            total.first = {**counts.first, **total.first}
         if not total.numbers["examples"]:
             raise HpctrainError(
                 f"nothing is left to train on, of {total.numbers['read']:,} examples",
