@@ -29,7 +29,6 @@ SLURM = {*ACTING, "squeue", "sacct", "sinfo", "sacctmgr", "sattach", "sbcast"}
 LONG = {
     "chaos/test_chaos.py": 550,
     "lab/test_requeue.py": 320,
-    "lab/test_tutorial.py": 320,
     "lab/test_end_to_end.py": 230,
     "lab/test_outage.py": 215,
     "lab/test_doctor_job.py": 110,

@@ -1,5 +1,5 @@
 """The examples of the pages that are not typed at a shell: YAML and Python. What is typed runs in
-test_docs.py, and on a real Slurm in tests/lab/test_tutorial.py.
+test_docs.py.
 """
 
 import importlib

@@ -328,33 +328,24 @@ def answer(said: dict[tuple[Case, bool], Any], case: Case, *, slurm: bool) -> Sa
     return found
 
 
+@pytest.mark.parametrize("slurm", [True, False], ids=["Slurm", "no Slurm"])
 @pytest.mark.parametrize("case", cases(RIGHT))
-def test_check_has_nothing_against_it(case: Case, said: dict[tuple[Case, bool], Any]) -> None:
-    found = answer(said, case, slurm=True)
-    assert (found.status, found.worst()) in ((0, "silent"), (0, "note")), found.text
-
-
-@pytest.mark.parametrize("case", cases(RIGHT))
-def test_check_has_nothing_against_it_without_slurm(
-    case: Case, said: dict[tuple[Case, bool], Any]
+def test_check_has_nothing_against_it(
+    case: Case, said: dict[tuple[Case, bool], Any], slurm: bool
 ) -> None:
-    found = answer(said, case, slurm=False)
+    found = answer(said, case, slurm=slurm)
     assert (found.status, found.worst()) in ((0, "silent"), (0, "note")), found.text
 
 
+@pytest.mark.parametrize("slurm", [True, False], ids=["Slurm", "no Slurm"])
 @pytest.mark.parametrize("case", cases([*WRONG, *TRAP]))
-def test_check_says_so_beforehand(case: Case, said: dict[tuple[Case, bool], Any]) -> None:
-    found = answer(said, case, slurm=True)
-    wanted = "error" if case.says else case.level
+def test_check_says_so_beforehand(
+    case: Case, said: dict[tuple[Case, bool], Any], slurm: bool
+) -> None:
+    found = answer(said, case, slurm=slurm)
+    of_slurm = "error" if case.says else case.level
+    wanted = of_slurm if slurm else case.alone
     assert LEVELS.index(found.worst()) >= LEVELS.index(wanted), found.text
-
-
-@pytest.mark.parametrize(
-    "case", cases([case for case in (*WRONG, *TRAP) if case.alone != "silent"])
-)
-def test_check_says_so_without_slurm(case: Case, said: dict[tuple[Case, bool], Any]) -> None:
-    found = answer(said, case, slurm=False)
-    assert LEVELS.index(found.worst()) >= LEVELS.index(case.alone), found.text
 
 
 @pytest.mark.parametrize(
