@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpctrain.explain import engine, rules, text
+from hpctrain.explain import engine, rules
 from hpctrain.explain.model import (
     AttemptFact,
     ErrorExcerpt,
@@ -107,13 +107,6 @@ def test_consequences_are_counted_with_their_ranks_and_are_never_a_diagnosis() -
     (consequence,) = found.consequences
     assert (consequence.count, consequence.ranks) == (12, (0, 1, 2, 3))
     assert ids(said(hit("killed", 1, 10.0))) == []
-
-
-def test_another_name_of_the_line_of_a_diagnosis_is_no_consequence() -> None:
-    found = said(hit("oom", 1, 10.0), hit("stuck", 1, 10.0))
-    assert (ids(found), found.consequences) == (["oom"], ())
-    found = said(hit("oom", 1, 10.0), hit("stuck", 1, 10.0), hit("stuck", 5, 12.0))
-    assert [each.id for each in found.consequences] == ["stuck"]
 
 
 def test_a_symptom_is_named_only_where_there_is_no_cause() -> None:
@@ -473,21 +466,6 @@ def test_sentences_with_names_that_are_not_known_go_but_for_the_first() -> None:
     assert diagnosis.fix.text.endswith("type this")
 
 
-@pytest.mark.parametrize(
-    ("what", "shown"),
-    [("which model?", "It said: which model?"), ("no", "It said: no."), ("no.", "It said: no.")],
-)
-def test_what_is_quoted_at_the_end_of_a_sentence_keeps_its_own_stop(what: str, shown: str) -> None:
-    assert text.sentences("It said: {what}.", {"what": what}, {"what"}) == shown
-
-
-def test_braces_of_a_shell_are_text() -> None:
-    assert (
-        text.filled_lines("echo ${HOME} {print} {rank}", {"rank": "3"}, {"rank"})
-        == "echo ${HOME} {print} 3"
-    )
-
-
 def test_the_rank_is_taken_from_the_copy_of_the_line_in_the_ranks_own_file() -> None:
     shared = hit("oom", 1, 5.0)
     (diagnosis,) = said(
@@ -510,23 +488,6 @@ def test_where_the_first_line_names_no_process_a_later_one_of_the_same_start_doe
         first, later, first_failed=(FirstFailed(rank=6, node="gpu013", at=4.0),)
     ).diagnoses
     assert (diagnosis.rank, diagnosis.node) == (6, "gpu013"), "torch saw which one was the first"
-
-
-def test_the_node_that_a_line_names_is_the_one_and_not_the_node_that_wrote_of_it() -> None:
-    writer = hit(
-        "oom",
-        1,
-        5.0,
-        node="gpu012",
-        shown="slurmstepd-gpu012: error: *** JOB 7 ON gpu012 CANCELLED",
-    )
-    (diagnosis,) = said(
-        writer,
-        hit(
-            "oom", 2, 5.0, node="gpu013", shown="Node failure on gpu013", groups={"node": "gpu013"}
-        ),
-    ).diagnoses
-    assert diagnosis.node == "gpu013"
 
 
 @pytest.mark.parametrize("state", ["FAILED", "CANCELLED by 1000"])
@@ -584,14 +545,6 @@ def test_two_causes_of_different_areas_that_claim_the_end_are_both_only_likely()
         ("oom", "likely"),
         ("link", "likely"),
     ]
-
-
-@pytest.mark.parametrize("behind", [0, 100])
-def test_an_error_without_its_traceback_is_shown_where_it_is_the_last_word(
-    behind: int, tmp_path: Path
-) -> None:
-    found = bare_log(tmp_path, "ValueError: no rule knows this", *["a line of text"] * behind * 2)
-    assert (found.unexplained is not None) == (behind == 0)
 
 
 @pytest.mark.parametrize("line", [MODULE, OOM, CANCELLED.format(job=7, why=" DUE TO TIME LIMIT")])

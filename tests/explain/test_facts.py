@@ -222,16 +222,6 @@ def test_the_log_of_a_job_that_runs_shows_that_it_lives() -> None:
     assert FACTS["hang"](replace(running, files=(replace(log, grown=T0 + 2001),))) is not None
 
 
-def test_before_the_first_step_patience_is_longer() -> None:
-    def starting(seconds: float) -> JobContext:
-        begun = tuple(sample(rank, 0, 60.0, "train_begin") for rank in range(4))
-        ended = account("CANCELLED", elapsed=60 + seconds)
-        return case(samples=begun, account=ended, attempts=(attempt(ended=T0 + 60 + seconds),))
-
-    assert FACTS["hang"](starting(900)) is None
-    assert FACTS["hang"](starting(1800)) is not None
-
-
 def test_what_stopped_at_its_deadline_was_slow() -> None:
     """The training saved and stopped in time: not Slurm, but its own word says so."""
     last = attempt(
@@ -399,13 +389,3 @@ def test_no_case_is_too_odd(odd: JobContext) -> None:
             assert found.evidence, name
             assert all(len(each.text) <= 300 and each.line is None for each in found.evidence)
             assert all(isinstance(value, str) for value in found.groups.values())
-
-
-def test_a_node_whose_ranks_stopped_first() -> None:
-    samples = tuple(
-        each
-        for each in steps(1000, ranks=8, world_size=8)
-        if not (each.host == "n1" and each.step > 900)
-    )
-    found = FACTS["hang"](timed_out(samples, 2000.0, 1000))
-    assert (found.node, found.rank, found.certainty) == ("n1", None, None)

@@ -1,6 +1,5 @@
 """A training that hangs, told from one that is slow; who cancelled a job; what was killed."""
 
-from dataclasses import replace
 from typing import Any
 
 from hpctrain.explain.facts import FACTS
@@ -41,19 +40,6 @@ def stopped(**more: Any) -> JobContext:
         "max_steps": 1000,
     }
     return JobContext(**{**said, **more})
-
-
-def test_a_training_that_is_slow_says_how_much_is_left() -> None:
-    [attempt] = stopped().attempts
-    logged = replace(attempt, last_step=60, last_logged_at=T0 + HOUR - 20)
-    slow = stopped(step_s=60.0, attempts=(logged,))
-    found = FACTS["slow"](slow)
-    assert (found.groups["step"], found.groups["max_steps"], found.groups["left"]) == (
-        "60",
-        "1000",
-        "16 h",
-    )
-    assert FIXES["time_limit"](slow, {}) is not None
 
 
 def taken(rank: int, step: int) -> Sample:

@@ -118,12 +118,6 @@ def test_sharding_before_the_first_step_and_only_said_after_it() -> None:
     assert "cannot be resumed" in text(later)
 
 
-def test_of_a_script_of_ones_own_it_is_only_said() -> None:
-    fixed = FIXES["gpu_batch"](JobContext(config=config(script="train.py")), {})
-    assert new(fixed) == {}
-    assert "per_device_train_batch_size: 4 -> 2" in text(fixed)
-
-
 _LAYOUTS = st.builds(
     Layout,
     micro_batch=st.integers(1, 24),
@@ -199,12 +193,6 @@ def test_more_memory() -> None:
     fixed = FIXES["host_memory"](JobContext(config=config(), samples=(sample(),)), {})
     assert text(fixed).splitlines() == ["--mem 64G -> 96G", "the samples saw 63.5 GiB of 64 GiB"]
     assert new(fixed) == {"resources.mem": "96G"}
-
-
-def test_memory_without_a_config_is_only_said() -> None:
-    account = JobRecord(job_id="7", scheduler="slurm", state="OUT_OF_MEMORY", memory_bytes=32 * GIB)
-    fixed = FIXES["host_memory"](JobContext(account=account), {})
-    assert (text(fixed).splitlines()[0], new(fixed)) == ("--mem 32G -> 48G", {})
 
 
 def test_memory_for_each_core() -> None:

@@ -229,11 +229,6 @@ def test_before_the_first_step_a_model_may_take_its_time_to_load(tmp_path: Path)
     )
 
 
-@pytest.mark.parametrize("state", ["PENDING", "CONFIGURING", "COMPLETING"])
-def test_of_a_job_that_does_not_run_no_rank_waits(tmp_path: Path, state: str) -> None:
-    assert explained(tmp_path, STEPS + KNOWN + EXITED, quiet_s=400, state=state).notes == ()
-
-
 def test_what_srun_says_of_munge_before_a_node_fails_is_not_the_controller(tmp_path: Path) -> None:
     """The log of a job whose node slurmctld lost, as Slurm 22.05 left it: munge on the node had
     died.

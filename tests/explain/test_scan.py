@@ -2,7 +2,6 @@
 bounded.
 """
 
-import gzip
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
@@ -82,11 +81,6 @@ def test_a_line_is_found_with_its_number_its_groups_and_who_wrote_it(tmp_path: P
 )
 def test_it_is_found_however_it_is_written(written: bytes, tmp_path: Path) -> None:
     assert lines_of(look(tmp_path, b"begin\n" + written).hits) == [("oom", 2)]
-
-
-def test_labels_in_front_do_not_hide_the_beginning_of_a_line(tmp_path: Path) -> None:
-    hits = look(tmp_path, b"0: srun: error: gpu003: task 7: Killed\n").hits
-    assert [(hit.rule, hit.rank, hit.node) for hit in hits] == [("killed", 0, "gpu003")]
 
 
 def test_what_stands_near_by_counts_within_40_lines_and_over_the_ends_of_pieces(
@@ -322,13 +316,6 @@ def test_a_line_that_comes_again_behind_an_uncaught_error_begins_another_run(
     assert sorted(hit.part for hit in hits) == parts
 
 
-@pytest.mark.parametrize("head", ["rank {}: loading\n", "=" * 40 + "\n"])
-def test_a_first_line_of_each_rank_or_a_rule_begins_no_other_run(head: str, tmp_path: Path) -> None:
-    first, second = (head.format(rank).encode() for rank in range(2))
-    (hit,) = look(tmp_path, first + OOM + second + b"waiting\n" * 60).hits
-    assert (hit.part, hit.parts) == (0, 0)
-
-
 def test_a_traceback_that_ranks_wrote_into_each_others_is_shown_once(tmp_path: Path) -> None:
     frame = b'  File "fit.py", line 3, in <module>\n'
     code, error = b"    main()\n", b"ValueError: no such split\n"
@@ -424,15 +411,6 @@ def test_a_traceback_behind_what_a_collector_puts_in_front_holds_no_frames_of_an
     ]
     trouble, *_ = look(tmp_path, "\n".join(lines).encode()).troubles
     assert trouble.lines == tuple(FRAMES.splitlines())
-
-
-@pytest.mark.parametrize(
-    ("name", "packed"), [("job.log", True), ("job.log.gz", True), ("job.log.gz", False)]
-)
-def test_a_packed_file_is_known_by_what_is_in_it(name: str, packed: bool, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_bytes(gzip.compress(OOM) if packed else OOM)
-    assert [hit.rule for hit in scan.scan(log_files.of_paths([path]), RULES).hits] == ["oom"]
 
 
 def test_a_traceback_that_a_logger_wrote_was_caught(tmp_path: Path) -> None:
