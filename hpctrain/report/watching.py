@@ -466,17 +466,13 @@ def _change(kind: str, text: str, **values: Any) -> dict[str, Any]:
 
 def _step_words(view: live.View, known: Progress) -> str:
     of = f" of {known.max_steps}" if known.max_steps else ""
-    return ", ".join(
-        filter(
-            None,
-            [
-                f"step {known.step}{of}" if known.step else "the training has started",
-                "" if known.loss is None else f"loss {number(known.loss)}",
-                "" if known.tokens_per_s is None else f"{known.tokens_per_s:.0f} tokens/s",
-                view.verdict,
-            ],
-        )
-    )
+    parts = [
+        f"step {known.step}{of}" if known.step else "the training has started",
+        "" if known.loss is None else f"loss {number(known.loss)}",
+        "" if known.tokens_per_s is None else f"{known.tokens_per_s:.0f} tokens/s",
+        view.verdict,
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _step_values(view: live.View, known: Progress) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from hpctrain.logs import merge, text
 from hpctrain.logs.files import LogFile
-from hpctrain.logs.merge import Folded, Line
 
 SHARED = LogFile(path=Path("/x/output.log"), name="output.log")
 
@@ -19,11 +18,13 @@ def of_rank(rank: int) -> LogFile:
     return LogFile(path=Path(f"/x/rank-{rank}.log"), name=f"rank-{rank}.log", rank=rank)
 
 
-def lines(file: LogFile, *said: str) -> list[Line]:
+def lines(file: LogFile, *said: str) -> list[merge.Line]:
     return [merge.line_of(file, each.encode(), year=2026) for each in said]
 
 
-def folded(many: Iterable[Line], processes: int | None = None) -> list[tuple[str, int, list[int]]]:
+def folded(
+    many: Iterable[merge.Line], processes: int | None = None
+) -> list[tuple[str, int, list[int]]]:
     return [
         (each.text, each.count, sorted(each.ranks))
         for each in merge.folded(many, processes=processes)
@@ -132,7 +133,9 @@ def test_times_order_the_lines_of_several_files_and_blocks_stay_together() -> No
     )
 )
 def test_nothing_is_lost_and_nothing_is_made_up(said: list[tuple[int, str]]) -> None:
-    found: list[Folded] = list(merge.folded(lines(of_rank(rank), text)[0] for rank, text in said))
+    found: list[merge.Folded] = list(
+        merge.folded(lines(of_rank(rank), text)[0] for rank, text in said)
+    )
     assert sum(each.count for each in found) == len(said)
     for rank in range(4):
         own = [merge.shape_of(text) for each, text in said if each == rank]

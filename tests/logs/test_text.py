@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctrain.logs import text
-from hpctrain.logs.text import Label, clean, label, progress_bar
 
 #: What logs are made of, so that chance meets it.
 PIECES = st.sampled_from(
@@ -70,7 +69,7 @@ LINES = st.one_of(st.text(), st.lists(PIECES, max_size=40).map("".join))
     ],
 )
 def test_what_only_a_terminal_understands_goes(raw: bytes, said: str) -> None:
-    assert clean(raw) == said
+    assert text.clean(raw) == said
 
 
 BAR = " 37%|███▋      | 37/100 [00:10<00:20,  3.10it/s]"
@@ -98,7 +97,7 @@ END = "100%|██████████| 100/100 [00:30<00:00,  3.30it/s]"
     ],
 )
 def test_of_debris_the_last_state_stays_and_what_is_no_bar_is_kept(raw: str, said: str) -> None:
-    assert clean(raw.encode()) == said
+    assert text.clean(raw.encode()) == said
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_of_debris_the_last_state_stays_and_what_is_no_bar_is_kept(raw: str, sai
     ],
 )
 def test_bars(bar: str) -> None:
-    assert progress_bar(clean(bar))
+    assert text.progress_bar(text.clean(bar))
 
 
 @pytest.mark.parametrize(
@@ -137,11 +136,11 @@ def test_bars(bar: str) -> None:
     ],
 )
 def test_no_bars(line: str) -> None:
-    assert not progress_bar(clean(line))
+    assert not text.progress_bar(text.clean(line))
 
 
 def test_a_line_of_ten_megabytes_is_cut_with_a_mark_and_keeps_both_ends() -> None:
-    said = clean(b"begin " + b"\xc3\xa9" * 5_000_000 + b" end")
+    said = text.clean(b"begin " + b"\xc3\xa9" * 5_000_000 + b" end")
     assert said.startswith("begin é")
     assert said.endswith("é end")
     assert "characters left out" in said
@@ -149,16 +148,16 @@ def test_a_line_of_ten_megabytes_is_cut_with_a_mark_and_keeps_both_ends() -> Non
     assert "Ã" not in said, "a character that the cut divides is no Latin-1"
     assert len(said) <= text.MOST
     bars = f"\r{BAR}" * 200_000 + "\nnot reached"
-    assert clean(bars[: bars.index("\n")]) == BAR.rstrip()
+    assert text.clean(bars[: bars.index("\n")]) == BAR.rstrip()
 
 
 @pytest.mark.slow
 @settings(max_examples=400)
 @given(LINES)
 def test_cleaning_twice_is_cleaning_once(line: str) -> None:
-    once = clean(line)
-    assert clean(once) == once
-    assert clean(once.encode()) == once
+    once = text.clean(line)
+    assert text.clean(once) == once
+    assert text.clean(once.encode()) == once
     assert len(once) <= max(len(line), text.MOST)
     assert not any(ord(character) < 32 and character != "\t" for character in once)
 
@@ -166,40 +165,46 @@ def test_cleaning_twice_is_cleaning_once(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("[default3]:text", Label("text", local_rank=3)),
-        ("[rank3]: Traceback", Label("Traceback", 3)),
-        ("[rank3]:[E1122 04:10:00.1 x.cpp:1] y", Label("[E1122 04:10:00.1 x.cpp:1] y", 3)),
-        ("3: text", Label("text", 3)),
-        (" 3: text", Label("text", 3)),
-        ("12: 7: text", Label("7: text", 12)),
-        ("3: ", Label("", 3)),
-        ("0: [default1]:[rank5]: text", Label("text", 5, local_rank=1)),
-        ("1: [default1]:text", Label("text", None, local_rank=1)),  # a launcher's task is no rank
-        ("[rank: 2] Seed set to 42", Label("Seed set to 42", 2)),
-        ("[1,3]<stdout>:text", Label("text", 3)),
-        ("[node01:3] text", Label("text", 3, "node01")),
+        ("[default3]:text", text.Label("text", local_rank=3)),
+        ("[rank3]: Traceback", text.Label("Traceback", 3)),
+        ("[rank3]:[E1122 04:10:00.1 x.cpp:1] y", text.Label("[E1122 04:10:00.1 x.cpp:1] y", 3)),
+        ("3: text", text.Label("text", 3)),
+        (" 3: text", text.Label("text", 3)),
+        ("12: 7: text", text.Label("7: text", 12)),
+        ("3: ", text.Label("", 3)),
+        ("0: [default1]:[rank5]: text", text.Label("text", 5, local_rank=1)),
+        (
+            "1: [default1]:text",
+            text.Label("text", None, local_rank=1),
+        ),  # a launcher's task is no rank
+        ("[rank: 2] Seed set to 42", text.Label("Seed set to 42", 2)),
+        ("[1,3]<stdout>:text", text.Label("text", 3)),
+        ("[node01:3] text", text.Label("text", 3, "node01")),
         (
             "[node01:48213] *** Process received signal ***",
-            Label("*** Process received signal ***", None, "node01"),
+            text.Label("*** Process received signal ***", None, "node01"),
         ),
-        ("node01: text", Label("text", None, "node01")),
-        ("node01: [rank3]: text", Label("text", 3, "node01")),
-        ("srun: error: n01: task 3: Killed", Label("srun: error: n01: task 3: Killed", 3, "n01")),
+        ("node01: text", text.Label("text", None, "node01")),
+        ("node01: [rank3]: text", text.Label("text", 3, "node01")),
+        (
+            "srun: error: n01: task 3: Killed",
+            text.Label("srun: error: n01: task 3: Killed", 3, "n01"),
+        ),
         (
             "slurmstepd-gpu012: error: Detected 1 oom_kill event",
-            Label("slurmstepd-gpu012: error: Detected 1 oom_kill event", None, "gpu012"),
+            text.Label("slurmstepd-gpu012: error: Detected 1 oom_kill event", None, "gpu012"),
         ),
         (
             "slurmstepd-n-3.hpc: error: *** JOB 7",
-            Label("slurmstepd-n-3.hpc: error: *** JOB 7", None, "n-3.hpc"),
+            text.Label("slurmstepd-n-3.hpc: error: *** JOB 7", None, "n-3.hpc"),
         ),
-        ("slurmstepd-gpu012: task 3: x", Label("slurmstepd-gpu012: task 3: x", 3, "gpu012")),
-        ("3: slurmstepd-gpu012: error: x", Label("slurmstepd-gpu012: error: x", 3, "gpu012")),
-        ("n01:12:13 [3] NCCL INFO x", Label("n01:12:13 [3] NCCL INFO x", None, "n01", 3)),
-        ("[E P.cpp:474] [Rank 3] Watchdog", Label("[E P.cpp:474] [Rank 3] Watchdog", 3)),
+        ("slurmstepd-gpu012: task 3: x", text.Label("slurmstepd-gpu012: task 3: x", 3, "gpu012")),
+        ("3: slurmstepd-gpu012: error: x", text.Label("slurmstepd-gpu012: error: x", 3, "gpu012")),
+        ("n01:12:13 [3] NCCL INFO x", text.Label("n01:12:13 [3] NCCL INFO x", None, "n01", 3)),
+        ("[E P.cpp:474] [Rank 3] Watchdog", text.Label("[E P.cpp:474] [Rank 3] Watchdog", 3)),
         (
             "[memory] 2026-11-20T21:08:03.123Z step=10 event=step host=n01 rank=3/8 local=1 | x",
-            Label(
+            text.Label(
                 "[memory] 2026-11-20T21:08:03.123Z step=10 event=step host=n01 rank=3/8"
                 " local=1 | x",
                 3,
@@ -209,8 +214,8 @@ def test_cleaning_twice_is_cleaning_once(line: str) -> None:
         ),
     ],
 )
-def test_labels(line: str, said: Label) -> None:
-    assert label(line) == said
+def test_labels(line: str, said: text.Label) -> None:
+    assert text.label(line) == said
 
 
 @pytest.mark.parametrize(
@@ -235,4 +240,4 @@ def test_labels(line: str, said: Label) -> None:
     ],
 )
 def test_what_is_no_label(line: str) -> None:
-    assert label(line) == Label(line)
+    assert text.label(line) == text.Label(line)

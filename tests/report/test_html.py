@@ -5,7 +5,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from hpctrain.report import document, html, model
-from hpctrain.report.model import ExternalFacts
 from hpctrain.runs import store
 from hpctrain.runs.job_state import State
 from tests.report import made_runs
@@ -37,7 +36,7 @@ class Page(HTMLParser):
 def page_of(runs: Path, run_id: str = "pretrain-1") -> str:
     run = store.read_run(runs, run_id)
     assert run is not None
-    given = ExternalFacts(state=State("completed"), owner="me", now=made_runs.AT + 20_000)
+    given = model.ExternalFacts(state=State("completed"), owner="me", now=made_runs.AT + 20_000)
     return html.page(document.of_run(model.gather(run, runs, given)))
 
 

@@ -8,8 +8,6 @@ import pytest
 
 from hpctrain.memory.sample import Sample
 from hpctrain.report import idle, model
-from hpctrain.report.idle import Idle
-from hpctrain.report.model import ExternalFacts
 from hpctrain.runs import store
 from hpctrain.runs.job_state import State
 from hpctrain.slurm.notations.records import JobRecord
@@ -48,14 +46,14 @@ def samples(
     return found
 
 
-def judge(given: Iterable[Sample], **more: Any) -> tuple[Idle, ...]:
+def judge(given: Iterable[Sample], **more: Any) -> tuple[idle.Idle, ...]:
     return idle.judge(
         list(given),
         **{"gpus_per_node": 4, "data_wait": 0.01, "run": "sft-1"} | more,
     )
 
 
-def ids(found: Iterable[Idle]) -> list[str]:
+def ids(found: Iterable[idle.Idle]) -> list[str]:
     return [each.id for each in found]
 
 
@@ -157,7 +155,7 @@ def report_of(runs: Path, *accounts: JobRecord) -> list[str]:
     run = store.read_run(runs, "pretrain-1")
     assert run is not None
     found = model.gather(
-        run, runs, ExternalFacts(state=State("completed"), owner="me", accounts=accounts)
+        run, runs, model.ExternalFacts(state=State("completed"), owner="me", accounts=accounts)
     )
     return [each.id for each in found.idle]
 

@@ -12,7 +12,6 @@ from rich.console import Console
 from hpctrain.memory.sample import Sample
 from hpctrain.report import live
 from hpctrain.report.idle import Idle
-from hpctrain.report.live import Line, View
 from hpctrain.runs.progress import Progress
 
 
@@ -62,7 +61,7 @@ IDLE = Idle(
     rank=3,
     node="n1",
 )
-VIEW = View(
+VIEW = live.View(
     title="sft-261121-031508-7f3a",
     job="job 123 on Slurm",
     state="running for 0:03:12 of 2:00:00 on 16 nodes",
@@ -77,7 +76,7 @@ VIEW = View(
 )
 
 
-def texts(lines: list[Line]) -> list[str]:
+def texts(lines: list[live.Line]) -> list[str]:
     return [words for words, _ in lines]
 
 
@@ -179,7 +178,7 @@ def test_several_runs_have_a_line_each_and_those_that_run_are_seen_first() -> No
 # -- on a terminal ---------------------------------------------------------------------------------
 
 
-def painted(lines: list[Line], **options: Any) -> str:
+def painted(lines: list[live.Line], **options: Any) -> str:
     out = io.StringIO()
     console = Console(file=out, width=79, force_terminal=True, highlight=False, **options)
     console.print(live.paint(lines))
