@@ -123,21 +123,6 @@ def _limits(case: Case) -> Iterator[Finding]:
         )
 
 
-@rule("time-default", on="site")
-def _no_time(case: Case) -> Iterator[Finding]:
-    fact = case.of_partition("time_default")
-    if case.spec.time_s is None and fact is not None and fact.value:
-        given = units.format_time(fact.value)
-        yield case.finding(
-            "time-default",
-            "warning",
-            f"no time is requested, so partition {case.partition_name} gives its default: {given}",
-            evidence=f"{fact.source}{confirm(fact, 'scontrol show partition')}",
-            reason="Slurm ends the training at that limit",
-            fix=case.fix((_TIME, units.format_time(max(fact.value, 3600)))),
-        )
-
-
 def cores_said(case: Case) -> str:
     """Return the cores per task as written, with their origin, including the form per GPU."""
     spec = case.spec

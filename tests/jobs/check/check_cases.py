@@ -145,11 +145,6 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
     ),
     # -- how much
     "time-limit": ("error", Scene(spec={"time_s": 86_401}), Scene(spec={"time_s": 86_400})),
-    "time-default": (
-        "warning",
-        Scene(spec={"time_s": None}, live=gpus_of_partition(time_default=600)),
-        Scene(live=gpus_of_partition(time_default=600)),
-    ),
     "nodes-limit": ("error", Scene(spec={"nodes": 65}), Scene(spec={"nodes": 64})),
     "gpus-limit": (
         "error",
