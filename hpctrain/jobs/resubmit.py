@@ -19,7 +19,7 @@ from hpctrain.config import layers, to_spec
 from hpctrain.config.arguments import word
 from hpctrain.config.spec import SIZES, JobSpec
 from hpctrain.config.stages import Stage, remaining
-from hpctrain.config.sweep import ArrayPart, selected
+from hpctrain.config.sweep import selected
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.explain.model import Change, Diagnosis
 from hpctrain.explain.values import path_of
@@ -33,7 +33,7 @@ from hpctrain.jobs import (
     suggest,
     targets,
 )
-from hpctrain.jobs.request import Request, job_of, layers_of, parse_request
+from hpctrain.jobs.request import parse_request
 from hpctrain.jobs.submit import Say, StoredScript, SubmittedJobs, Submitter, reopen, snapshot
 from hpctrain.runs import launch, layout, store
 from hpctrain.runs.job_state import State
@@ -367,7 +367,7 @@ def plan_fix(runs: Path, left: ResubmitPlan) -> FixPlan:
         if again.part.dependencies and not started:
             parts.append(again)  # its dependency failed: nothing to fix here
             continue
-        groups: dict[tuple[Change, ...], dict[str, Diagnosis]] = {}
+        failed: dict[str, Diagnosis] = {}
         for run in mine:
             found = explanation.explained([run], runs_dir=runs).explanation.diagnoses
             if not found or not found[0].fix.changes:
@@ -381,15 +381,16 @@ def plan_fix(runs: Path, left: ResubmitPlan) -> FixPlan:
                         ),
                     ),
                     fix=f"hpctrain explain {run}",
-                    hint=f"do what it says, then run: hpctrain resubmit {left.tag}; for those of an"
-                    " array that have a fix: --array INDICES --apply-fix",
+                    hint=f"do what it says, then run: hpctrain resubmit {left.tag}",
                 )
-            groups.setdefault(found[0].fix.changes, {})[run] = found[0]
-        for failed in groups.values():
-            part = again.part
-            if len(groups) > 1:
-                part = narrowed(part, [mine[run] for run in failed])
-            parts.append(_fixed_script(whole, replace(again, part=part), failed))
+            failed[run] = found[0]
+        if len({each.fix.changes for each in failed.values()}) > 1:
+            raise HpctrainError(
+                "the failed runs need different fixes",
+                details=tuple(f"{run}: {each.cause}" for run, each in failed.items())[:5],
+                hint=f"one kind at a time: hpctrain resubmit {left.tag} --array INDICES --apply-fix",
+            )
+        parts.append(_fixed_script(whole, again, failed))
     return tuple(parts)
 
 
@@ -418,14 +419,14 @@ def _fixed_script(
             f"{tag} was rendered in {made.directory}, and this is another directory",
             fix=f"cd {shell.quote(made.directory)}",
         )
-    if kept["config"].get("tune"):
+    if kept["config"].get("tune") or whole.kind == "sweep":
         raise UsageError(
-            f"{tag} is a study, and its definition holds the config",
-            hint="change config.yaml, then run: hpctrain tune",
+            f"{tag} is a sweep or a study, and the config of its runs is in config.yaml",
+            hint=f"change config.yaml, then run: hpctrain submit --run-id {tag}, or hpctrain tune",
         )
-    request, data = parse_request(made.arguments), _as_written(kept["config"])
-    arguments = _without(request.arguments, changes)
-    done = _applied(data, changes, request.arguments)
+    data, typed = _as_written(kept["config"]), parse_request(made.arguments).arguments
+    arguments = _without(typed, changes)
+    done = _applied(data, changes, typed)
     sent = any(each.script == part.script and each.job_id is not None for each in whole.submissions)
     if not done and sent:
         raise HpctrainError(
@@ -434,7 +435,7 @@ def _fixed_script(
             hint=f"to submit it unchanged: hpctrain resubmit {tag}; or change config.yaml, then run:"
             f" hpctrain submit --run-id {tag}",
         )
-    if part.array is not None and whole.kind != "sweep":
+    if part.array is not None:
         data["array"] = part.array
     origins = {tuple(path.split(".")): where for path, where in (kept.get("origins") or {}).items()}
     reason = f"hpctrain resubmit --apply-fix ({diagnosis.id})"
@@ -442,7 +443,12 @@ def _fixed_script(
     layer = layers.Layer("file", f"the config of {tag}", data, origins)
     command = f"hpctrain resubmit {tag} --apply-fix"
     resolved = layers.resolve([layer], again=command)
-    spec = _spec(whole, part, resolved.config, replace(request, arguments=arguments), changes)
+    here = {"directory": str(Path.cwd()), "home": str(Path.home())}
+    spec = to_spec.to_spec(resolved.config, **here, arguments=arguments)
+    planned = stages_of(whole)
+    for stage in planned:
+        if stage.name == part.stage:
+            spec = to_spec.of_stage(spec, stage, planned)
     stem = re.sub(r"(\.\d+)?\.sbatch\Z", "", part.script)
     # The header contains the command that renders the script from the config in the record.
     config_name = f"{stem}.{spec.digest()}.config.json"
@@ -560,45 +566,3 @@ def _without(arguments: Sequence[str], changes: Sequence[Change]) -> tuple[str, 
     names = {change.key.removeprefix("training.") for change in changes}
     groups = shell.option_groups(arguments)
     return tuple(word for name, group in groups if name not in names for word in group)
-
-
-def _spec(
-    whole: Launch, part: Part, config: Any, request: Request, changes: Sequence[Change]
-) -> JobSpec:
-    """Return the job of the changed config, in its place in the launch.
-
-    Raises:
-        UsageError: it belongs to a sweep that has changed, or that varies a changed value.
-    """
-    where: dict[str, Any] = {
-        "directory": str(Path.cwd()),
-        "home": str(Path.home()),
-        "arguments": request.arguments,
-    }
-    if whole.kind != "sweep":
-        spec = to_spec.to_spec(config, **where)
-        planned = stages_of(whole)
-        stage = next((each for each in planned if each.name == part.stage), None)
-        return spec if stage is None else to_spec.of_stage(spec, stage, planned)
-    options = {path: value for path, value in request.options.items() if path != ("array",)}
-    request = replace(request, options=options)
-    stacked = layers_of(request)
-    job = job_of(request, stacked)
-    plan = scripts.plan_sweep(request, job, stacked) if job.config.sweep is not None else None
-    if plan is None or plan.table.name != whole.table:
-        raise UsageError(
-            f"the sweep of {whole.tag} is not what config.yaml says now",
-            fix=f"hpctrain resubmit {whole.tag}",
-            hint="or submit the new sweep: hpctrain submit",
-        )
-    swept = {key.removeprefix("training.") for key in plan.sweep.keys}
-    twice = [each.key for each in changes if each.key.removeprefix("training.") in swept]
-    if twice:
-        raise UsageError(
-            f"the sweep varies {' and '.join(twice)}, so each combination has its own",
-            hint="change the sweep in config.yaml",
-        )
-    tasks = part.array or ""
-    count = len(arrays.parse(tasks).indices)
-    array = ArrayPart(offset=part.offset, spec=tasks, count=count)
-    return to_spec.of_part(config, plan.sweep, array, plan.table.name, **where)
