@@ -144,8 +144,7 @@ def show_run(run: str | None, runs_dir: Path, as_json: bool) -> None:
     state = survey.states[shown.id]
     directory = runs_dir / shown.id
     launch = runs_dir / layout.LAUNCHES / shown.tag
-    ran_with = request.ran_with(shown, runs_dir)
-    config, origins = ran_with.config, ran_with.origins
+    config, origins = request.ran_with(shown, runs_dir)
     saved = [one for one in stored.saved_in(directory) if one.is_checkpoint]
     fit = predicted.read(directory)
     facts: dict[str, Any] = {

@@ -301,7 +301,7 @@ def _config_of_run(run_dir: Path, run: Run) -> Mapping[str, Any] | None:
     """Return the job config of the newest submission, or None. Its training section includes the
     arguments after `--` and a sweep's parameter combination.
     """
-    config = request.ran_with(run, run_dir.parent).config
+    config, _ = request.ran_with(run, run_dir.parent)
     point = stored.read_object(run_dir / "point.json") or {}
     values = {name.removeprefix("training."): value for name, value in point.items()}
     return config and {**config, "training": {**(config.get("training") or {}), **values}}

@@ -295,8 +295,10 @@ class Proposal:
         self._gpu_type()
         self._gpus()
         self.ask(("resources", "nodes"), best="1", why="use more only if one is too small")
-        most, source = self._longest()
-        limit = f"at most {units.format_time(most)}: {source}" if most else ""
+        most, name = None, self.value("partition")
+        if self.cluster is not None and name in self.cluster.profile.partitions:
+            most = self.cluster.profile.partitions[name].time_max
+        limit = f"at most {units.format_time(most)} in the partition" if most else ""
         time = units.format_time(min(3600, most or 3600))
         self.ask(("resources", "time"), best=time, why=limit or "shorter jobs start sooner")
         if self.profile is None and self.live.job_requeue is False:
@@ -361,22 +363,6 @@ class Proposal:
         names = dict.fromkeys(qos for row in rows for qos in row.qos)
         default = next((row.default_qos for row in rows if row.default_qos), None)
         return tuple(qos for qos in names if _takes(partition, qos)), default
-
-    def _longest(self) -> tuple[int | None, str]:
-        name, cluster = self.value("partition"), self.cluster
-        if cluster is None or (name is None and not self._by_constraint()):
-            return None, ""
-        qos = self.value("qos") or self._allowed_qos()[1]
-        limits = [
-            (row.time_max, "sacctmgr show assoc")
-            for row in self._associations(self.value("account"))
-            if row.partition in (None, name) and row.time_max is not None
-        ]
-        for kind, key in (("partitions", name), ("qos", qos)):
-            known = getattr(cluster.profile, kind).get(key)
-            if known is not None and known.time_max is not None:
-                limits.append((known.time_max, cluster.evidence(kind, str(key), "time_max")))
-        return min(limits, default=(None, ""))
 
     # -- the questions
 

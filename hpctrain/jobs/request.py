@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -245,23 +245,9 @@ def of_launch(whole: Launch) -> suggest.Asked:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RanWith:
-    """The settings that a run was launched with.
-
-    Attributes:
-        config: as resolved, with the options after -- applied; None if none was kept.
-        origins: path of a value, such as `training.max_steps` → where it was set.
-        asked: the options of its submission, if hpctrain rendered its script.
-    """
-
-    config: Mapping[str, Any] | None = None
-    origins: Mapping[str, str] = field(default_factory=dict)
-    asked: suggest.Asked | None = None
-
-
-def ran_with(run: Run, runs_dir: Path) -> RanWith:
-    """Return what a run was launched with; unreadable files are skipped.
+def ran_with(run: Run, runs_dir: Path) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
+    """Return the config that a run was launched with, as resolved, None if none was kept; and the
+    path of a value, such as `training.max_steps` → where it was set. Unreadable files are skipped.
 
     Training options that were typed after -- are only in the job script, and override those of the
     config.
@@ -272,7 +258,7 @@ def ran_with(run: Run, runs_dir: Path) -> RanWith:
     kept = first_object(*(directory / name for name in (*names, "config.json") if name))
     config, origins = kept.get("config"), kept.get("origins")
     if not isinstance(config, dict):
-        return RanWith()
+        return None, {}
     asked = of_run(run, runs_dir)
     words = asked.words if asked is not None else ()
     typed = shell.options_of(words[words.index("--") + 1 :]) if "--" in words else {}
@@ -284,7 +270,7 @@ def ran_with(run: Run, runs_dir: Path) -> RanWith:
             for name, value in typed.items()
         }
         config = {**config, "training": {**(config.get("training") or {}), **values}}
-    return RanWith(config=config, origins=where, asked=asked)
+    return config, where
 
 
 def first_object(*paths: Path) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def chosen(
     if asked.is_bare and not written.exists():  # with stages, the file has the first stage's name
         written = scripts_of(asked).scripts[0].path
     if asked.is_bare and written.exists():
-        return _as_they_are(written, asked.again)
+        return _existing(written, asked.again, is_named=False)
     if asked.is_bare:
         others = [
             path
@@ -83,52 +83,39 @@ def chosen(
 
 
 def _named(asked: Request, named: str) -> Scripts:
-    """Return a named script; its sources are only known if they still render to its text."""
-    path, again = Path(named), f"{asked.again} {shell.quote(named)}"
     if not asked.is_bare:
         raise UsageError(
             f"{named} is submitted as it is, so options for rendering do not go with it",
-            fix=again,
+            fix=f"{asked.again} {shell.quote(named)}",
             hint=f"or leave {named} out to render it again",
         )
-    if not path.is_file():
+    if not Path(named).is_file():
         raise UsageError(f"there is no script {named!r}", fix="ls *.sbatch")
-    script, made = _as_it_is(path)
-    if made is None:
-        return Scripts((script,))
-    try:
-        whole = scripts_of(_request_of(made))
-    except UsageError:  # the config was changed and may be invalid now, but the script is not
-        return Scripts((script,))
-    same = [one for one in whole.scripts if one.text == script.text]
-    return replace(whole, scripts=(replace(same[0], path=path),)) if same else Scripts((script,))
+    return _existing(Path(named), asked.again, is_named=True)
 
 
-def _as_it_is(path: Path) -> tuple[Script, header.Made | None]:
-    """Return the script in a file, and its header if it can be rendered again."""
-    text = batch_script.text(path)
-    made = header.read_header(text)
-    script = Script(path, text, takes_name=made is not None)
-    known = made is not None and made.untouched and made.directory == str(Path.cwd())
-    return script, made if known else None
-
-
-def _request_of(made: header.Made) -> Request:
-    return replace(parse_request(made.arguments), standalone=made.standalone)
-
-
-def _as_they_are(written: Path, again: str) -> Scripts:
-    """Return the rendered scripts, which must still match config.yaml; otherwise only the user can
-    tell which of the two is right.
+def _existing(path: Path, again: str, *, is_named: bool) -> Scripts:
+    """Return the script in a file, with its sources if they still render to its text; unless it was
+    named, they must: otherwise only the user can tell which of the two is right.
 
     Raises:
         UsageError: rendering the script again would give a different text.
     """
-    script, made = _as_it_is(written)
-    if made is None:
+    text = batch_script.text(path)
+    made = header.read_header(text)
+    script = Script(path, text, takes_name=made is not None)
+    if made is None or not made.untouched or made.directory != str(Path.cwd()):
         return Scripts((script,))
-    asked = _request_of(made)
-    whole = scripts_of(asked)
+    asked = replace(parse_request(made.arguments), standalone=made.standalone)
+    try:
+        whole = scripts_of(asked)
+    except UsageError:
+        if is_named:  # the config was changed and may be invalid now, but the script is not
+            return Scripts((script,))
+        raise
+    if is_named:
+        same = [replace(one, path=path) for one in whole.scripts if one.text == text]
+        return replace(whole, scripts=tuple(same[:1])) if same else Scripts((script,))
     for one in whole.scripts:
         if not one.is_written():
             # What was redirected from stdout is now written.
@@ -138,7 +125,7 @@ def _as_they_are(written: Path, again: str) -> Scripts:
                 f"{one.path} is older than what it was made from: config.yaml, a template,"
                 " HPCTRAIN_* or hpctrain itself has changed since",
                 fix=renew,
-                hint=f"or submit the script as it is: {again} {shell.quote(written)}",
+                hint=f"or submit the script as it is: {again} {shell.quote(path)}",
             )
     write_tables(whole.tables)
     return whole

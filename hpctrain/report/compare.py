@@ -193,7 +193,7 @@ def _values(run: Run, runs_dir: Path) -> dict[str, Scalar]:
     point = read_json(directory / "point.json") or {}
     trial, training = (read_json(directory / "trial.json") or {}).get("params"), None
     if not trial and not point:
-        training = (request.ran_with(run, runs_dir).config or {}).get("training")
+        training = (request.ran_with(run, runs_dir)[0] or {}).get("training")
     candidates = (trial, point.get("values"), point, training)
     said = next((each for each in candidates if each and isinstance(each, dict)), {})
     return {

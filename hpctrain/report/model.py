@@ -101,8 +101,7 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, points: int = 700)
     directory = runs_dir / run.id
     whole = launch.load(runs_dir, run.tag)
     argv = whole.argv if whole is not None else ()
-    launched = request.ran_with(run, runs_dir)
-    values = launched.config
+    values, origins = request.ran_with(run, runs_dir)
     past = history.read(directory, most=points)
     past = replace(past, starts=efficiency.with_ends(past.starts, given.accounts))
     return RunReport(
@@ -118,7 +117,7 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, points: int = 700)
             now=given.now if given.state.word == "running" else None,
         ),
         fit=predicted.read(directory),
-        config=config_rows(values, launched.origins),
+        config=config_rows(values, origins),
         resolved=None if values is None else hidden_in("", values),
         command=hidden(shlex.join(["hpctrain", *argv[argv[0].endswith("hpctrain") :]]))
         if argv
@@ -127,7 +126,7 @@ def gather(run: Run, runs_dir: Path, given: ExternalFacts, *, points: int = 700)
         environment=hidden_in("", environment_of(run, runs_dir)),
         saved=tuple(one for one in checkpoints.saved_in(directory) if one.is_checkpoint),
         ends=tuple(_ends(files.of_run(directory))),
-        idle=_idle(run, past, given, launched),
+        idle=_idle(run, past, given, values or {}),
         evaluation=evaluation_of(directory),
     )
 
@@ -192,14 +191,14 @@ def _ends(logs: Sequence[files.LogFile]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _idle(
-    run: Run, past: History, given: ExternalFacts, launched: request.RanWith
+    run: Run, past: History, given: ExternalFacts, config: Mapping[str, Any]
 ) -> tuple[Idle, ...]:
     """Return wasted resources, from the last samples of each rank: thinned ones overstate
     idleness.
     """
     _, samples = progress.of_ranks([list(each.recent) for each in past.ranks])
     # Ranks cannot see unused GPUs: the scheduler, or the request, shows them.
-    per_node = ((launched.config or {}).get("resources") or {}).get("gpus_per_node")
+    per_node = (config.get("resources") or {}).get("gpus_per_node")
     last = given.accounts[-1] if given.accounts else None
     if last is not None and last.gpus and last.n_nodes:
         per_node = last.gpus // last.n_nodes

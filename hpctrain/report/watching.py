@@ -198,7 +198,7 @@ class WatchedRun:
             self.run = store.read_run(self.runs, self.run_id)
             run = self.run or self.planned or store.Run(id=self.run_id, tag=self.run_id)
             self.jobs = launch.every_job(self.runs, run)[-_ASKED:]
-            config = request.ran_with(run, self.runs).config or {}
+            config = request.ran_with(run, self.runs)[0] or {}
             self.gpus_per_node = (config.get("resources") or {}).get("gpus_per_node")
         self._find_logs()
         new = [line for log in self._logs.values() for line in log.lines()]
