@@ -176,11 +176,12 @@ def _why_kept(one: Saved, newest: list[str], *, damaged: bool, named: bool) -> s
     """Return why a checkpoint is kept: None if it may be deleted, an empty string if keeping it
     needs no explanation.
     """
-    if damaged:
-        weights = not one.is_checkpoint and not one.unfinished and not named
-        return "" if not one.wrong else _WEIGHTS if weights else None
+    if damaged and not one.wrong:
+        return ""
     if not one.is_checkpoint and not one.unfinished:
         return None if named else _WEIGHTS
+    if damaged:
+        return None
     if one.path.name in newest[-1:]:
         return "the newest complete one, from which the run would resume"
     if named:

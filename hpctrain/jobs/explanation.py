@@ -55,22 +55,6 @@ class ExplainedJob:
     no_directory: Path | None = None
 
 
-def _of_words(words: Sequence[str], runs: Path) -> ExplainedJob:
-    if not words:
-        return _newest(runs)
-    paths = [word for word in words if job_logs.is_path(word, runs)]
-    if len(paths) == len(words):
-        return _of_paths([Path(word) for word in paths])
-    if len(words) > 1:
-        other = next(word for word in words if word not in paths)
-        raise UsageError(
-            f"{other!r} is not a file, and several words are files of one job",
-            details=("explain looks at one run, one job, or files",),
-            fix=f"hpctrain explain {other}",
-        )
-    return _of_word(words[0], runs)
-
-
 def _of_paths(paths: Sequence[Path]) -> ExplainedJob:
     selected = job_logs.of_paths(paths)
     if len(paths) == 1 and (target := _of_run(paths[0].resolve())) is not None:
@@ -215,7 +199,9 @@ def explained(words: Sequence[str], *, runs_dir: Path | None = None) -> JobExpla
     Raises:
         UsageError: the words match nothing, or several things.
     """
-    meant = _of_words(words, runs_dir or Path(layout.RUNS))
+    runs = runs_dir or Path(layout.RUNS)
+    paths, word = job_logs.split(words, runs)
+    meant = _of_paths(paths) if paths else _of_word(word, runs) if word else _newest(runs)
     notes = list(meant.notes)
     case = _case_of(meant, notes)
     scanned = scan.scan(meant.files, rules.shipped())

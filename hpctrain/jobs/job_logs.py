@@ -28,15 +28,23 @@ def select(words: Sequence[str], *, every_job: bool = False, to_come: bool = Fal
         UsageError: files mixed with jobs, or words that match neither.
         HpctrainError: there is no job, or its log path is unknown.
     """
-    paths = [word for word in words if is_path(word)]
-    if paths and len(paths) == len(words):
-        return of_paths([Path(word) for word in paths], to_come=to_come)
-    if len(words) > 1:
+    paths, word = split(words)
+    return of_paths(paths, to_come=to_come) if paths else of_job(word, every_job=every_job)
+
+
+def split(words: Sequence[str], runs: Path = Path(layout.RUNS)) -> tuple[list[Path], str | None]:
+    """Return the files and directories among the words, or the only word, which is something else.
+
+    Raises:
+        UsageError: files mixed with other words, or several of these.
+    """
+    paths = [word for word in words if is_path(word, runs)]
+    if len(words) > 1 and len(paths) < len(words):
         raise UsageError(
-            f"{' and '.join(map(repr, words))}: logs shows files, or one job",
-            fix=f"hpctrain logs {shell.quote(next(word for word in words if word not in paths))}",
+            f"{' and '.join(map(repr, words))}: name files, or one job",
+            hint=f"without {next(word for word in words if word not in paths)!r}, or only that",
         )
-    return of_job(words[0] if words else None, every_job=every_job)
+    return [Path(word) for word in paths], None if paths or not words else words[0]
 
 
 def of_paths(paths: Sequence[Path], *, to_come: bool = False) -> LogSelection:

@@ -42,7 +42,7 @@ def snapshot(
         HpctrainError: the snapshot cannot be stored.
     """
     project = project.resolve()
-    paths, version, skipped = _code(project, runs)
+    paths, version, skipped = _code(project)
     secret = {path.resolve() for path in without}
     held = {path for path in paths if secret and (project / path).resolve() in secret}
     skipped += [SkippedPath(path, "holds a secret of the job") for path in sorted(held)]
@@ -58,11 +58,9 @@ def snapshot(
         ) from error
 
 
-def _code(project: Path, runs: Path) -> tuple[list[str], Version, list[SkippedPath]]:
+def _code(project: Path) -> tuple[list[str], Version, list[SkippedPath]]:
     ignore = rules.read_ignored(project)
     never = [*_NEVER, f"/{layout.RUNS}/", "/logs/"]
-    if runs.resolve() != project and runs.resolve().is_relative_to(project):
-        never.append(f"/{runs.resolve().relative_to(project).as_posix()}/")
     own = rules.patterns(ignore, never)
     other = rules.patterns(ignore, never, (*rules.REMADE, *rules.PRODUCTS, *_RENDERED))
     in_git, version = read_tree(project, rules.SECRETS)

@@ -288,10 +288,8 @@ def submit(plan: ResubmitPlan, submitter: Submitter, *, new_code: bool, say: Say
     """
     runs = submitter.runs
     with launch.claim(runs, plan.tag):
-        kept = [launch.launch_dir(runs, plan.tag)]
-        kept += [runs / run for run in plan.runs]
         for each in plan.parts:
-            script_files.ensure_library(batch_script.read(each.path)[0], copies=kept)
+            script_files.ensure_library(batch_script.read(each.path)[0])
         for job in plan.blocked:
             schedulers.owner(job).cancel([job])
             say(f"cancelled {job}, which waited for a job that has failed")

@@ -7,7 +7,7 @@ Nothing is guessed: if two scripts are possible, the error names the command for
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -298,12 +298,9 @@ def library_path(script: str) -> Path | None:
     return Path(words[0]) if len(words) == 1 else None
 
 
-def ensure_library(script: str, copies: Iterable[Path] = ()) -> None:
-    """Write the library that a script sources, if it is missing and the project exists here.
-
-    Args:
-        script: the text of the script.
-        copies: directories that may contain the library of an older hpctrain.
+def ensure_library(script: str) -> None:
+    """Write the library that a script (its text) sources, if it is missing and the project exists
+    here.
 
     Raises:
         UsageError: the library was edited, or it is missing and belongs to another hpctrain
@@ -321,13 +318,10 @@ def ensure_library(script: str, copies: Iterable[Path] = ()) -> None:
     own = Path("templates") / header.LIBRARY
     text = stored.read_text(own) if own.is_file() else installed.templates()[header.LIBRARY]
     if not path.stem.endswith(short_digest(text)):
-        kept = next((each / path.name for each in copies if _is_whole(each / path.name)), None)
-        if kept is None:
-            raise UsageError(
-                f"the script needs {path}, which is missing and of another version of hpctrain",
-                fix="hpctrain render",
-            )
-        text = stored.read_text(kept)
+        raise UsageError(
+            f"the script needs {path}, which is missing and of another version of hpctrain",
+            fix="hpctrain render",
+        )
     path.parent.mkdir(exist_ok=True)
     files.write_text(path, text)
 

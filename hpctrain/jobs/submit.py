@@ -242,10 +242,6 @@ def _record(wanted: Scripts, runs: Path, tag: str, options: SubmitOptions) -> li
             if not path.exists():
                 files.write_json(path, {"schema": 1, **who, "index": None, "stage": part.stage})
         script_files.ensure_library(one.text)
-        functions = script_files.library_path(one.text)
-        if functions is not None and functions.is_file():
-            library = stored.read_text(functions)
-            launch.keep(launch.launch_dir(runs, tag), functions.name, library)
         script = launch.add_script(runs, tag, one.path.name, one.text)
         if one.job is not None:
             values = one.job.config.replace(sweep=None).to_data()

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hpctrain.checks.script import lint
-from hpctrain.config.spec import short_digest
 from hpctrain.errors import UsageError
 from hpctrain.jobs import header, render, script_files
 from hpctrain.util import installed
@@ -207,18 +206,10 @@ def test_a_missing_library_is_put_back(tmp_path: Path) -> None:
         script_files.ensure_library(script)
 
 
-def test_the_library_of_an_older_hpctrain_comes_from_a_copy(tmp_path: Path) -> None:
-    script, path = scripts_library(tmp_path, "older\n")
+def test_the_library_of_another_version_is_not_replaced(tmp_path: Path) -> None:
+    script, _ = scripts_library(tmp_path, "older\n")
     with pytest.raises(UsageError, match="of another version"):
         script_files.ensure_library(script)
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    (kept / path.name).write_text("damaged\n")
-    with pytest.raises(UsageError, match="of another version"):
-        script_files.ensure_library(script, [kept])
-    (kept / path.name).write_text("older\n")
-    script_files.ensure_library(script, [kept])
-    assert short_digest(path.read_text()) in path.name
 
 
 def test_a_job_without_its_library_says_what_to_type(tmp_path: Path) -> None:
