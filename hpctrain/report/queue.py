@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ from hpctrain.runs import job_state, progress, store
 from hpctrain.runs.progress import Progress
 from hpctrain.slurm import pending
 from hpctrain.slurm.accounts import epoch
-from hpctrain.slurm.base import ASK_EVERY_S
-from hpctrain.slurm.client import SlurmScheduler
 from hpctrain.slurm.notations import array, states
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.util import text
@@ -58,7 +56,6 @@ class QueueRow:
     run: str | None = None
     run_dir: Path | None = None
     progress: Progress | None = None
-    place: pending.QueuePlace = field(default_factory=pending.QueuePlace)
 
     @property
     def eta_s(self) -> float | None:
@@ -76,9 +73,7 @@ class QueueRow:
             "run_dir": None if self.run_dir is None else str(self.run_dir),
             "why": self.state.why or None,
             "summary": self.state.words or None,
-            "ahead": self.place.ahead,
-            "ahead_mine": self.place.mine,
-            "expected": self.place.expected,
+            "expected": expected_start(self.record),
             "step": known.step,
             "max_steps": known.max_steps,
             "loss": known.loss,
@@ -105,15 +100,8 @@ def worst_rank(worst: Sample | None, host: str) -> dict[str, Any] | None:
 
 
 def rows_of(jobs: Sequence[JobRecord]) -> list[QueueRow]:
-    """Return the rows of jobs, in their order; one query gets the queue places of all pending
-    jobs.
-    """
+    """Return the rows of jobs, in their order."""
     now = time.time()
-    slurm = SlurmScheduler.is_available() and any(
-        job.scheduler == "slurm" and job.state == "PENDING" for job in jobs
-    )
-    timeout = SlurmScheduler().timeout
-    places = pending.places(jobs, timeout=timeout, max_age_s=ASK_EVERY_S) if slurm else {}
     dirs = targets.run_dirs(jobs)
     # Pending tasks that share a record have the run of the entire sweep, which has no attempts.
     runs = {
@@ -124,16 +112,14 @@ def rows_of(jobs: Sequence[JobRecord]) -> list[QueueRow]:
     rows = []
     for job in jobs:
         where, run = dirs.get(job.job_id), runs.get(job.job_id)
-        place = places.get(job.job_id) or pending.QueuePlace(expected=expected_start(job))
         rows.append(
             QueueRow(
                 record=job,
                 job_id=job.job_id,
                 run=where.name if where is not None else None,
                 run_dir=where,
-                place=place,
                 progress=_progress(where, run, job) if where is not None else None,
-                state=state_of(job, run, place=place, now=now),
+                state=state_of(job, run, now=now),
             )
         )
     return rows
@@ -189,21 +175,21 @@ def expected_start(job: JobRecord) -> float | None:
     return epoch(job.start) if job.state == "PENDING" and job.start is not None else None
 
 
-def state_of(
-    job: JobRecord, run: store.Run | None, *, place: pending.QueuePlace, now: float
-) -> job_state.JobState:
+def state_of(job: JobRecord, run: store.Run | None, *, now: float) -> job_state.JobState:
     """Describe the state of a job.
 
     Args:
         job: the scheduler's record.
         run: its run, or None.
-        place: in the queue.
         now: seconds since the epoch.
     """
     attempt, waits = job_state.attempt_of(run, job.job_id), None
     if job.state in states.WAITING:
-        expected = f"; Slurm expects {when(place.expected, now)}" if place.expected else ""
-        waits = _waits_for(job, place) + expected
+        start = expected_start(job)
+        waits = pending.explain(job.reason).words
+        if job.scheduler != "slurm" and job.reason not in pending.REASONS:
+            waits = job.reason or "its turn"
+        waits += f"; Slurm expects {when(start, now)}" if start else ""
     return job_state.of_job(
         job.state,
         attempt,
@@ -213,22 +199,6 @@ def state_of(
         waits=waits,
         next_job=job_state.continuation(run, attempt),
     )
-
-
-def _waits_for(job: JobRecord, place: pending.QueuePlace) -> str:
-    if job.scheduler != "slurm" and job.reason not in pending.REASONS:
-        return job.reason or "its turn"
-    reason = pending.explain(job.reason)
-    if reason.kind == "queue" and place.ahead is None and place.mine:
-        return f"{place.mine} of your own jobs ahead by priority"
-    if place.ahead is None or reason.kind != "queue":
-        return reason.words
-    if place.ahead == 0:
-        first = job.reason in ("Priority", "Resources")
-        return "next in the queue, waiting for nodes in use" if first else reason.words
-    ahead = f"{text.count(place.ahead, 'job')} ahead by priority"
-    plain = job.reason in ("Priority", "Resources", "None", None)
-    return ahead if plain else f"{reason.words}; {ahead}"
 
 
 def when(at: float, now: float) -> str:
@@ -251,5 +221,5 @@ def pending_job(row: QueueRow) -> dict[str, Any]:
         "words": row.state.why,
         "kind": reason.kind,
         "fix": reason.fix and reason.fix.replace("{job}", row.job_id.partition("_[")[0]),
-        "expected": None if reason.kind == "never" else row.place.expected,
+        "expected": None if reason.kind == "never" else expected_start(row.record),
     }

@@ -30,7 +30,6 @@ from hpctrain.slurm.base import ASK_EVERY_S
 from hpctrain.slurm.notations import array as arrays
 from hpctrain.slurm.notations import states
 from hpctrain.slurm.notations.records import JobRecord
-from hpctrain.slurm.pending import QueuePlace
 from hpctrain.util.text import clock, duration, is_number, number
 
 # -- schedulers ------------------------------------------------------------------------------------
@@ -349,9 +348,8 @@ def view(watched: WatchedRun, now: float) -> live.View:
 def _state_of(watched: WatchedRun, record: JobRecord | None, now: float) -> job_state.JobState:
     """Return the state of the current job; without a scheduler record, that of the run's files."""
     if record is not None:
-        place = QueuePlace(expected=queue.expected_start(record))
         return queue.state_of(
-            replace(record, job_id=watched.job or record.job_id), watched.run, place=place, now=now
+            replace(record, job_id=watched.job or record.job_id), watched.run, now=now
         )
     if watched.attempt is not None and watched.attempt.outcome in _OUTCOMES:
         return job_state.of_job(None, watched.attempt)

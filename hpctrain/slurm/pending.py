@@ -1,29 +1,16 @@
-"""Why a job is pending, and how many jobs are ahead of it.
+"""Why a job is pending.
 
 The table of reasons, with the grammar of those that name a limit, covers all of
 `job_state_reason_string` that a pending job can have (src/common/job_state_reason.c and, before
 23.11, slurm_protocol_defs.c; Slurm 20.11 to 26.05). Their meanings are from squeue(1),
-resource_limits.html and job_reason_codes.html of SchedMD. Other reasons are shown verbatim. The
-place in the queue comes from one squeue of all users' pending jobs in the job's partitions; it is
-unknown if the site hides other users' jobs (PrivateData=jobs).
+resource_limits.html and job_reason_codes.html of SchedMD. Other reasons are shown verbatim.
 """
 
 from __future__ import annotations
 
-import getpass
-import os
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-from hpctrain.errors import SchedulerError
-from hpctrain.slurm import query_cache
-from hpctrain.slurm.accounts import epoch
-from hpctrain.slurm.job_ids import job_order
-from hpctrain.slurm.notations.records import SEPARATOR, JobRecord, known, rows
-from hpctrain.util import process
-from hpctrain.util.text import is_number
 
 #: queue: starts automatically, a smaller request perhaps sooner; later: starts automatically, at a
 #: time or after an event; limit: usage must fall, or the limit change; person: needs an action;
@@ -236,93 +223,3 @@ def _limit(name: str) -> Reason | None:
             "submit for less, or with another --qos",
         )
     return Reason(f"{of} has no room now: {name}", "limit")
-
-
-#: squeue -o: id, user, priority, partition, reason, expected start.
-FORMAT = SEPARATOR.join(("%i", "%u", "%Q", "%P", "%r", "%S"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePlace:
-    """The place of a job among the pending ones.
-
-    Attributes:
-        ahead: pending jobs of its partition that the scheduler considers first; a pending array
-            counts once. None: unknown, because only the user's own jobs are visible.
-        mine: how many of them are the user's own.
-        expected: Slurm's estimated start, in seconds since the epoch; None if Slurm has not planned
-            it yet.
-    """
-
-    ahead: int | None = None
-    mine: int = 0
-    expected: float | None = None
-
-
-def places(jobs: Sequence[JobRecord], *, timeout: float, max_age_s: float) -> dict[str, QueuePlace]:
-    """Return the places of the pending Slurm jobs among `jobs`, by job id, with one query. Raises
-    nothing.
-
-    Args:
-        jobs: job records.
-        timeout: seconds.
-        max_age_s: maximum age of a cached answer.
-    """
-    waiting = [
-        job for job in jobs if job.scheduler == "slurm" and job.state == "PENDING" and job.partition
-    ]
-    partitions = sorted({name for job in waiting for name in (job.partition or "").split(",")})
-    if not waiting:
-        return {}
-
-    # -P: one line, with its priority, for each partition of a job.
-    argv = ["squeue", "-h", "-P", "-t", "PENDING", "-p", ",".join(partitions), "-o", FORMAT]
-    environment = {**process.clean(os.environ), "SLURM_TIME_FORMAT": "%s"}
-    key = "places-" + ",".join(partitions)
-    try:
-        done = query_cache.ask_once(
-            key,
-            lambda: process.run(argv, timeout=timeout, environment=environment),
-            max_age_s=max_age_s,
-        )
-    except SchedulerError:
-        return {}
-    return place_each(done.stdout, waiting, user=getpass.getuser())
-
-
-def place_each(text: str, waiting: Iterable[JobRecord], *, user: str) -> dict[str, QueuePlace]:
-    """Return the places of jobs from the output of `squeue -h -P -t PENDING -o FORMAT`."""
-    lines = [fields for fields in rows(text, len(FORMAT.split(SEPARATOR))) if is_number(fields[2])]
-    found = {}
-    for job in waiting:
-        own = [fields for fields in lines if fields[0] == job.job_id]
-        if not own:
-            continue
-        best = max(own, key=lambda fields: int(fields[2]))
-        expected = min((at for fields in own if (at := epoch(fields[5])) is not None), default=None)
-        before = [
-            fields for fields in lines if fields[0] != job.job_id and _is_before(fields, best)
-        ]
-        others = {fields[0] for fields in before}
-        mine = {fields[0] for fields in before if fields[1] == user}
-        # No other users in the queue: the site may hide them.
-        hidden = known(best[4]) == "Priority" and all(fields[1] == user for fields in lines)
-        found[job.job_id] = QueuePlace(
-            ahead=None if hidden else len(others),
-            mine=len(mine),
-            expected=expected,
-        )
-    return found
-
-
-def _is_before(other: Sequence[str], own: Sequence[str]) -> bool:
-    """Whether the scheduler considers the first line's job before the second's: the same partition,
-    a higher priority, and neither held nor waiting for a dependency or a start time.
-    """
-    held = explain(other[4]).kind in ("person", "never") or other[4] in _LATER
-    if other[3] != own[3] or held:
-        return False
-    # At equal priority the lower id, which was submitted first, comes first.
-    return int(other[2]) > int(own[2]) or (
-        other[2] == own[2] and job_order(other[0]) < job_order(own[0])
-    )

@@ -1,8 +1,6 @@
-"""A Slurm of programs: `queue` holds my jobs, `places` those that wait; each call of squeue is a line of
+"""A Slurm of programs: `queue` holds my jobs; each call of squeue is a line of
 `calls`.
 """
-
-from collections.abc import Sequence
 
 from hpctrain.slurm.notations.records import SEPARATOR
 from tests.cli.conftest import Desk
@@ -25,9 +23,8 @@ def queued(job_id: str, state: str = "PENDING", reason: str = "", **more: str) -
     return SEPARATOR.join((fields | more).values())
 
 
-def show(desk: Desk, *queue: str, places: Sequence[str] = ()) -> None:
+def show(desk: Desk, *queue: str) -> None:
     desk.write("../queue", "".join(f"{row}\n" for row in queue))
-    desk.write("../places", "".join(f"{row}\n" for row in places))
 
 
 def put(desk: Desk) -> Desk:
@@ -36,10 +33,6 @@ def put(desk: Desk) -> Desk:
     desk.program("sacct scancel sbatch", f"echo ${{0##*/}} $* >> {at}/calls")
     desk.program("scontrol", "exit 1")
     desk.set(LOGNAME="ada")
-    desk.program(
-        "squeue",
-        f'echo squeue "$@" >> {at}/calls\n'
-        f'case " $* " in *" -P "*) cat {at}/places;; *) cat {at}/queue;; esac',
-    )
+    desk.program("squeue", f'echo squeue "$@" >> {at}/calls\ncat {at}/queue')
     show(desk)
     return desk

@@ -37,7 +37,6 @@ answers=${0%/*}/../answers
 name=${0##*/}
 said=" $* "
 case "$name$said" in
-squeue*" -t PENDING "*) file=places.txt;;
 squeue*" -j "*) file=squeue-accounts.txt;;
 squeue*) file=squeue.txt;;
 sacct*--helpformat*) file=sacct-helpformat.txt;;
@@ -123,7 +122,6 @@ class World:
             ("exit", "0"),
             ("version", "slurm 24.11.5\n"),
             ("sbatch", "1004\n"),
-            ("places", self._places()),
         ):
             (self.answers / f"{name}.txt").write_text(text)
         for name in (
@@ -183,12 +181,6 @@ class World:
             )
             (self.project / "logs" / f"output_line_{job}.log").write_text(log)
         return local
-
-    def _places(self) -> str:
-        return "".join(
-            "\x1f".join((job, "ada", "100", "debug", "Priority", "1795335835")) + "\n"
-            for job in ("1009", "1010_[0-4]")
-        )
 
     def records(self) -> list[Path]:
         """Return the files that hpctrain wrote and reads again."""

@@ -11,18 +11,13 @@ import pytest
 from hpctrain.cli.actions import ps
 from hpctrain.report import queue
 from hpctrain.slurm.notations import states
-from hpctrain.slurm.notations.records import SEPARATOR, JobRecord
-from hpctrain.slurm.pending import QueuePlace
+from hpctrain.slurm.notations.records import JobRecord
 from tests.cli.conftest import Desk
 from tests.cli.fake_slurm import put, queued, show
 from tests.cli.terminal import on_a_terminal
 from tests.runs import make
 
 SOON = time.mktime(time.strptime("2026-11-22T14:20:00", "%Y-%m-%dT%H:%M:%S"))
-
-
-def place(job_id: str, priority: int, user: str, start: str = "N/A") -> str:
-    return SEPARATOR.join((job_id, user, str(priority), "gpu", "Priority", start))
 
 
 @pytest.fixture
@@ -47,15 +42,9 @@ def test_jobs_of_both_schedulers_with_the_words_of_their_reasons(cluster: Desk) 
     show(
         cluster,
         queued("41", "RUNNING", elapsed="1:02:03"),
-        queued("42"),
+        queued("42", start="2026-11-22T14:20:00"),
         queued("43", reason="JobHeldUser"),
         queued("44", reason="NewReason"),
-        places=(
-            place("7", 900, "eve"),
-            place("8_[0-9]", 800, "bob"),
-            place("9", 700, "eve"),
-            place("42", 600, "ada", str(int(SOON))),
-        ),
     )
     cluster.write(
         "local.sbatch", "#!/bin/bash\n#SBATCH --job-name=here\n#SBATCH --output=out.log\nexit 3\n"
@@ -75,7 +64,8 @@ def test_jobs_of_both_schedulers_with_the_words_of_their_reasons(cluster: Desk) 
         "slurm",
     ]
     assert lines["42"].endswith(
-        f"waiting: 3 jobs ahead by priority; Slurm expects {queue.when(SOON, time.time())}"
+        "waiting: jobs with a higher priority are ahead; Slurm expects "
+        + queue.when(SOON, time.time())
     )
     assert lines["43"].endswith("waiting: held by you")
     assert lines["44"].endswith("waiting: NewReason"), (
@@ -84,9 +74,9 @@ def test_jobs_of_both_schedulers_with_the_words_of_their_reasons(cluster: Desk) 
     [local] = [line for line in lines.values() if " local " in line]
     assert local.endswith("exit code 3")
     assert (len(calls(cluster, "squeue")), len(calls(cluster, "sacct"))) == (
+        1,
         2,
-        2,
-    ), "mine, and one for all that wait; sacct's fields"
+    ), "sacct's fields"
 
 
 def test_the_progress_of_the_run_of_a_job(cluster: Desk) -> None:
@@ -143,9 +133,8 @@ def test_old_keys_of_json_stay(cluster: Desk) -> None:
     [job] = json.loads(cluster.run("ps", "--json").out)["jobs"]
     of_record = "job_id scheduler state name reason elapsed_s time_limit_s nodes partition start"
     assert {*of_record.split(), "comment", "exit_code", "signal"} <= set(job)
-    assert (job["reason"], job["ahead"], job["expected"], job["memory"], job["why"]) == (
+    assert (job["reason"], job["expected"], job["memory"], job["why"]) == (
         "Priority",
-        None,
         None,
         None,
         "waiting: jobs with a higher priority are ahead",
@@ -215,20 +204,19 @@ def test_tasks_that_came_to_the_same_end_share_a_line(cluster: Desk) -> None:
 
 @pytest.fixture
 def waits(cluster: Desk) -> Desk:
-    later = int(time.time()) + 7200
-    show(
-        cluster,
-        queued("42"),
-        places=(place("7", 900, "eve"), place("42", 600, "ada", str(later))),
-    )
+    later = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 7200))
+    show(cluster, queued("42", start=later))
     return cluster
 
 
 def test_why_a_job_waits_and_when_it_is_expected_to_start(waits: Desk) -> None:
-    assert "waiting: 1 job ahead by priority; Slurm expects " in waits.run("ps", "42").out
+    assert (
+        "waiting: jobs with a higher priority are ahead; Slurm expects "
+        in waits.run("ps", "42").out
+    )
     [job] = json.loads(waits.run("ps", "42", "--json").out)["jobs"]
     told = job["pending"]
-    assert (job["ahead"], told["kind"], told["fix"]) == (1, "queue", None)
+    assert (told["kind"], told["fix"]) == ("queue", None)
     assert told["expected"] == job["expected"]
 
 
@@ -251,67 +239,30 @@ def test_what_changes_that_a_job_waits(waits: Desk, reason: str, fix: str | None
 
 
 def test_on_a_terminal_why_is_below_a_row_that_is_too_long(cluster: Desk, hpctrain: str) -> None:
-    show(
-        cluster,
-        queued("41", "RUNNING"),
-        queued("42", name="a" * 30),
-        places=(place("7", 9, "eve"), place("42", 1, "ada")),
-    )
+    show(cluster, queued("41", "RUNNING"), queued("42", name="a" * 30))
     cluster.patch.delenv("NO_COLOR", raising=False)
     plain, coloured = on_a_terminal(hpctrain, "ps", NO_COLOR="1"), on_a_terminal(hpctrain, "ps")
     assert "\x1b" not in plain
     assert "\x1b[36m41 " in coloured
     assert max(len(line) for line in plain.splitlines()) <= 80
-    assert plain.splitlines()[-1] == "  waiting: 1 job ahead by priority"
+    assert plain.splitlines()[-1] == "  waiting: jobs with a higher priority are ahead"
     assert "STEP" not in plain, "a column that nobody fills is none"
 
 
 @pytest.mark.parametrize(
-    ("job", "standing", "words"),
+    ("job", "words"),
     [
-        ({"reason": "Priority"}, QueuePlace(ahead=1), "waiting: 1 job ahead by priority"),
-        (
-            {"reason": "Priority"},
-            QueuePlace(mine=2),
-            "waiting: 2 of your own jobs ahead by priority",
-        ),
-        ({"reason": "Priority"}, QueuePlace(), "waiting: jobs with a higher priority are ahead"),
-        (
-            {"reason": "Resources"},
-            QueuePlace(ahead=0),
-            "waiting: next in the queue, waiting for nodes in use",
-        ),
-        (
-            {"reason": "Dependency"},
-            QueuePlace(ahead=9),
-            "waiting: a job it depends on has not ended yet",
-        ),
-        (
-            {"reason": "Licenses"},
-            QueuePlace(ahead=2),
-            "waiting: the licenses it requests are in use; 2 jobs ahead by priority",
-        ),
-        ({"state": "COMPLETED"}, QueuePlace(), ""),
-        ({"state": "FAILED", "exit_code": 9}, QueuePlace(), "failed with exit code 9"),
-        (
-            {"state": "FAILED", "exit_code": 0, "signal": 15},
-            QueuePlace(),
-            "failed by signal 15 (SIGTERM)",
-        ),
-        ({"state": "CANCELLED", "exit_code": 0, "signal": 15}, QueuePlace(), ""),
-        ({"state": "RUNNING"}, QueuePlace(), ""),
-        (
-            {"state": states.UNKNOWN, "reason": "sbatch did not answer"},
-            QueuePlace(),
-            "sbatch did not answer",
-        ),
-        (
-            {"scheduler": "local", "reason": "waits for GPUs"},
-            QueuePlace(),
-            "waiting: waits for GPUs",
-        ),
+        ({"reason": "Priority"}, "waiting: jobs with a higher priority are ahead"),
+        ({"reason": "Dependency"}, "waiting: a job it depends on has not ended yet"),
+        ({"state": "COMPLETED"}, ""),
+        ({"state": "FAILED", "exit_code": 9}, "failed with exit code 9"),
+        ({"state": "FAILED", "exit_code": 0, "signal": 15}, "failed by signal 15 (SIGTERM)"),
+        ({"state": "CANCELLED", "exit_code": 0, "signal": 15}, ""),
+        ({"state": "RUNNING"}, ""),
+        ({"state": states.UNKNOWN, "reason": "sbatch did not answer"}, "sbatch did not answer"),
+        ({"scheduler": "local", "reason": "waits for GPUs"}, "waiting: waits for GPUs"),
     ],
 )
-def test_why_in_words(job: dict[str, object], standing: QueuePlace, words: str) -> None:
+def test_why_in_words(job: dict[str, object], words: str) -> None:
     record = JobRecord(**({"job_id": "1", "scheduler": "slurm", "state": "PENDING"} | job))  # type: ignore[arg-type]
-    assert queue.state_of(record, None, place=standing, now=time.time()).why == words
+    assert queue.state_of(record, None, now=time.time()).why == words

@@ -1,13 +1,10 @@
-"""Why a job waits, and how many are ahead."""
+"""Why a job waits."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from hpctrain.slurm import pending
-from hpctrain.slurm.notations.records import SEPARATOR, JobRecord
-from hpctrain.slurm.pending import REASONS, QueuePlace, explain, place_each
+from hpctrain.slurm.pending import REASONS, explain
 
 PLAIN, LIMITS = (
     [word for word in part.splitlines() if word[0] != "#"]
@@ -73,61 +70,3 @@ def test_a_reason_with_a_detail() -> None:
         " partitions"
     )
     assert explain(long) == explain(long.replace(" ", "_")) != explain("x")
-
-
-# the place in the queue
-
-
-def line(
-    job_id: str,
-    priority: int,
-    user: str = "eve",
-    *,
-    partition: str = "gpu",
-    reason: str = "Priority",
-    start: str = "N/A",
-) -> str:
-    return SEPARATOR.join((job_id, user, str(priority), partition, reason, start)) + "\n"
-
-
-def waiting(job_id: str, partition: str = "gpu", reason: str = "Priority") -> JobRecord:
-    return JobRecord(
-        job_id=job_id, scheduler="slurm", state="PENDING", partition=partition, reason=reason
-    )
-
-
-def test_those_of_higher_priority_in_the_partition_are_ahead() -> None:
-    queue = (
-        line("1", 900, reason="Resources")
-        + line("2_[0-99]", 800)
-        + line("3", 700, "ada")
-        + line("4", 600, "ada", start="1795323307")
-        + line("5", 500)
-        + line("6", 950, partition="cpu")
-        + line("7", 999, reason="JobHeldUser")
-        + line("8", 998, reason="Dependency")
-        + line("9", 997, reason="BeginTime")
-        + "squeue: warning\n"
-    )
-    assert place_each(queue, [waiting("4"), waiting("99")], user="ada") == {
-        "4": QueuePlace(ahead=3, mine=1, expected=1795323307.0)
-    }
-
-
-def test_all_partitions_are_one_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    squeue = tmp_path / "squeue"
-    squeue.write_text(
-        f"#!/bin/bash\necho \"$*\" >> {tmp_path}/calls\nprintf '%s'"
-        f" '{line('1', 9)}{line('2', 8, 'ada')}'\n"
-    )
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("LOGNAME", "ada")
-    jobs = [waiting("2"), waiting("3", "b,a")]
-    for _ in range(3):
-        assert pending.places(jobs, timeout=60, max_age_s=600)["2"].ahead == 1
-    [call] = (tmp_path / "calls").read_text().splitlines()
-    assert "-t PENDING -p a,b,gpu" in call
-    squeue.write_text("#!/bin/bash\nexit 1\n")
-    assert pending.places(jobs, timeout=60, max_age_s=0) == {}
-    assert pending.places([], timeout=60, max_age_s=0) == {}
