@@ -200,8 +200,16 @@ def _again(
     for part in parts:
         if whole is not None and part.script in mine:
             indices = [run.index for run in mine[part.script]]
-            left_of = narrowed(replace(part, dependencies=()), indices)
-            found.append(StoredScript(_stored(whole, part), left_of))
+            path = whole.path / launch.SCRIPTS / part.script
+            if not path.is_file():
+                array = (
+                    f" --array {part.array}" if whole.kind == "sweep" and not part.offset else ""
+                )
+                raise UsageError(
+                    f"the script of {tag} no longer exists: {path}",
+                    fix=f"hpctrain submit --run-id {tag}{array}",
+                )
+            found.append(StoredScript(path, narrowed(replace(part, dependencies=()), indices)))
     for run in mine.get("", ()):
         path = runs / run.id / "script.sbatch"
         if not path.is_file():
@@ -214,21 +222,6 @@ def _again(
         part = Part(script=name, array=said.get("array"), at=0.0)
         found.append(StoredScript(path, narrowed(part, [run.index])))
     return tuple(found)
-
-
-def _stored(whole: Launch, part: Part) -> Path:
-    path = whole.path / launch.SCRIPTS / part.script
-    array = f" --array {part.array}" if whole.kind == "sweep" and not part.offset else ""
-    reason = "its header is missing"
-    try:
-        if header.read_header(batch_script.read(path)[0]) is not None:
-            return path
-    except (OSError, UsageError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-    raise UsageError(
-        f"the script of {whole.tag} cannot be used: {path}: {reason}",
-        fix=f"hpctrain submit --run-id {whole.tag}{array}",
-    )
 
 
 def stages_of(whole: Launch) -> list[Stage]:

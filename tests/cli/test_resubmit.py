@@ -135,18 +135,14 @@ def test_a_resubmitted_chain_is_a_chain_whatever_its_config_says(project: Desk) 
 
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [None, "#!/bin/bash\n"])
-def test_a_stored_script_that_is_gone(project: Desk, damage: str | None) -> None:
+def test_a_stored_script_that_is_gone(project: Desk) -> None:
     project.write("config.yaml", JOB)
     assert project.run("submit", "--local", "--wait", "--run-id", "r", "--", "--fail").code == 3
     script = project.directory / "runs/.launches/r/scripts/sft.sbatch"
     script.unlink()
-    if damage is not None:
-        script.write_text(damage)
     said = project.run("resubmit", "r", "--local")
     error = next(line for line in said.lines if line.startswith("error: "))
-    assert error.startswith(f"error: the script of r cannot be used: {script}")
-    assert error.count(str(script)) == 1
+    assert error.startswith("error: the script of r no longer exists: ")
     assert (said.code, said.lines[-1]) == (2, "fix: hpctrain submit --run-id r -- --fail")
     assert len(launch.load(project.directory / "runs", "r").submissions) == 1  # type: ignore[union-attr]
 
