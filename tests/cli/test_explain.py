@@ -375,8 +375,6 @@ def test_a_log_that_could_not_be_opened(desk: Desk) -> None:
         "slurm-6010.out",
         "step-oom-6010.err",
         "logs/output_sft_6010.log",
-        "job6010.out",
-        "slurm-6010_4.out",
     ],
 )
 def test_the_log_of_a_job_that_slurmctld_has_forgotten_is_looked_for_here(
