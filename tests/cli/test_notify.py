@@ -119,5 +119,5 @@ def test_a_program_that_is_not_there_is_found_before_the_job_queues(desk: Desk) 
         "config.yaml", "script: train.py\nnotify: {command: scripts/tell.sh, webhook: hook}\n"
     )
     said = desk.run("check").out
-    assert "the command 'scripts/tell.sh' does not exist" in said
-    assert "the file 'hook' for HPCTRAIN_WEBHOOK does not exist" in said
+    assert "hook-missing: the command 'scripts/tell.sh'" in said
+    assert "'hook'" in said

@@ -11,9 +11,9 @@ from hpctrain.errors import UsageError
 from hpctrain.jobs import targets
 from hpctrain.runs import launch
 from hpctrain.slurm.job_ids import JobId
-from hpctrain.slurm.notations.records import SEPARATOR
 from tests.cli.conftest import Desk
 from tests.runs import make
+from tests.scheduler.sacct_rows import row
 from tests.waiting import wait_until
 
 
@@ -81,8 +81,8 @@ def test_what_is_unknown_is_named_all_at_once(runs: Path) -> None:
 
 
 def test_a_point_that_failed_before_it_had_a_directory_is_listed(runs: Path, desk: Desk) -> None:
-    row = ("30_2", "grid", "NODE_FAIL", "0:0", "0:0", "3", "01:00:00", "1", "gpu", "Unknown", "")
-    desk.program("sacct", f"echo '{SEPARATOR.join(row)}'")
+    desk.program("sacct", f"echo '{row('30_2', 'NODE_FAIL', Partition='gpu')}'")
+    desk.program("scontrol", "exit 1")
     desk.program("sbatch squeue", "true")
     said = desk.run("runs", "list", "grid", "--json", "--runs-dir", str(runs))
     assert [(each["id"], each["state"]) for each in json.loads(said.out)["runs"]] == [
