@@ -54,7 +54,30 @@ def command(ctx: click.Context, /, config_file: str | None, **parameters: Any) -
     shown = [each for each in examined.findings if LEVELS.index(each.level) <= level]
     values = list(_values(asked, examined.job)) if parameters["show_origin"] else None
     if parameters["as_json"]:
-        print_json(**_document(examined, shown, values))
+        spec, more = examined.job.spec, {} if values is None else {"values": values}
+        print_json(
+            **{
+                "job": {
+                    "name": spec.job_name,
+                    "nodes": spec.nodes,
+                    "gpus_per_node": spec.gpus_per_node,
+                    "processes": spec.processes,
+                },
+                "cluster": examined.cluster.profile.name if examined.cluster is not None else None,
+                "findings": [
+                    finding.to_json() | {"ignored": finding in examined.ignored}
+                    for finding in (*shown, *examined.ignored)
+                ],
+                "counts": {
+                    level: sum(finding.level == level for finding in examined.findings)
+                    for level in LEVELS
+                },
+                "checked": list(examined.checked),
+                "not_checked": list(examined.not_checked),
+                "start_estimate": examined.estimate,
+            }
+            | more
+        )
         return 1 if examined.errors else 0
     _print(examined, shown, values)
     verb = "submit" if examined.job.config.tune is None else "tune"
@@ -62,31 +85,6 @@ def command(ctx: click.Context, /, config_file: str | None, **parameters: Any) -
         say("more on each: hpctrain explain ID")
     say(f"next: {suggested(asked, 'check' if examined.errors else verb)}")
     return 1 if examined.errors else 0
-
-
-def _document(
-    examined: JobCheck, shown: list[Finding], values: list[dict[str, Any]] | None
-) -> dict[str, Any]:
-    spec = examined.job.spec
-    return {
-        "job": {
-            "name": spec.job_name,
-            "nodes": spec.nodes,
-            "gpus_per_node": spec.gpus_per_node,
-            "processes": spec.processes,
-        },
-        "cluster": examined.cluster.profile.name if examined.cluster is not None else None,
-        "findings": [
-            finding.to_json() | {"ignored": finding in examined.ignored}
-            for finding in (*shown, *examined.ignored)
-        ],
-        "counts": {
-            level: sum(finding.level == level for finding in examined.findings) for level in LEVELS
-        },
-        "checked": list(examined.checked),
-        "not_checked": list(examined.not_checked),
-        "start_estimate": examined.estimate,
-    } | ({"values": values} if values is not None else {})
 
 
 def _print(examined: JobCheck, shown: list[Finding], values: list[dict[str, Any]] | None) -> None:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
@@ -19,8 +18,7 @@ from hpctrain.cli.output import print_json, say
 from hpctrain.errors import HpctrainError, SchedulerError, UsageError
 from hpctrain.jobs import explanation, schedulers, script_files, targets
 from hpctrain.report import compare, document, html, model
-from hpctrain.runs import drop, launch, layout
-from hpctrain.runs.store import Run
+from hpctrain.runs import drop, launch, layout, store
 from hpctrain.slurm.notations.records import JobRecord
 from hpctrain.terminal import for_files
 from hpctrain.util import stored
@@ -60,35 +58,35 @@ def command(
     """
     if to is not None and as_json:
         raise UsageError("--to and --json are mutually exclusive", fix="hpctrain report --json")
-    selected = _select(words, runs_dir)
-    first = selected.runs[0].id
-    several = len(selected.runs) > 1
+    chosen, title, study, default = _select(words, runs_dir)
+    first = chosen[0].id
+    several = len(chosen) > 1
     if metric is not None and not several:
         raise UsageError(
             "--metric orders several runs, and this is one", fix=f"hpctrain report {first}"
         )
-    survey = schedulers.survey(runs_dir, selected.runs)
+    survey = schedulers.survey(runs_dir, chosen)
     if several:
         if survey.silent is not None:
             say(f"note: {run_table.summary(survey.silent)}; some states are unknown")
         found = compare.gather(
-            selected.runs,
+            chosen,
             runs_dir,
             survey.states,
-            title=selected.title,
-            study=selected.study,
+            title=title,
+            study=study,
             metric=metric,
             now=time.time(),
         )
         values, shown, is_running = compare.to_json(found), document.of_comparison(found), False
     else:
-        facts = _external_facts(runs_dir, selected.runs[0], survey)
-        one = model.gather(selected.runs[0], runs_dir, facts)
+        facts = _external_facts(runs_dir, chosen[0], survey)
+        one = model.gather(chosen[0], runs_dir, facts)
         values, shown, is_running = model.to_json(one), document.of_run(one), one.is_running
     if as_json:
         print_json(**values)
     else:
-        write(html.page(shown), to, selected.default, force=force)
+        write(html.page(shown), to, default, force=force)
         for line in (*shown.lead, *(f"next: {each}" for each in shown.next)) if several else ():
             say(line)
         if is_running:
@@ -98,16 +96,9 @@ def command(
 # -- which runs ------------------------------------------------------------------------------------
 
 
-class _Selection(NamedTuple):
-    runs: tuple[Run, ...]
-    title: str
-    study: str | None
-    default: Path
-
-
-def _select(words: Sequence[str], runs_dir: Path) -> _Selection:
-    """Return the runs that the words match: ids, tags, globs, studies; without words, the newest
-    run.
+def _select(words: Sequence[str], runs_dir: Path) -> tuple[list[store.Run], str, str | None, Path]:
+    """Return the runs of a report in the order of their points, the title for several, their study,
+    and the default output file. Words are ids, tags, globs, studies; without words, the newest run.
 
     Raises:
         UsageError: unknown words, or there is no run.
@@ -139,13 +130,15 @@ def _select(words: Sequence[str], runs_dir: Path) -> _Selection:
         directory = runs_dir / found[0].id
         default = directory / NAME if directory.is_dir() else runs_dir / f"{found[0].id}.{NAME}"
     title = words[0] if len(words) == 1 else f"{len(found)} runs"
-    return _Selection(tuple(found), title, study, default)
+    return found, title, study, default
 
 
 # -- facts from outside the run directory ----------------------------------------------------------
 
 
-def _external_facts(runs_dir: Path, run: Run, survey: schedulers.Survey) -> model.ExternalFacts:
+def _external_facts(
+    runs_dir: Path, run: store.Run, survey: schedulers.Survey
+) -> model.ExternalFacts:
     # Of a run that never started, the jobs submitted for it.
     jobs = run.job_ids or launch.every_job(runs_dir, run)
     accounts: Sequence[JobRecord] = ()
