@@ -131,8 +131,7 @@ class LintFacts:
 
     def value(self, name: str) -> str | None:
         """Return the value of the directive that applies, or None."""
-        option = self.options.get(name)
-        return option.value if option is not None else None
+        return self.options[name].value if name in self.options else None
 
     def count(self, name: str) -> int | None:
         """Return a directive's value if it is an integer."""

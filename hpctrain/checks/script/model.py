@@ -84,20 +84,23 @@ class ShellWord:
         return self.text.rpartition("/")[2]
 
     @property
+    def _whole(self) -> WordPiece | None:
+        whole = len(self.parts) == 1 and self.parts[0].kind != "text"
+        return self.parts[0] if whole else None
+
+    @property
     def whole_variable(self) -> WordPiece | None:
         """The expansion `$X`, `${X}` or `${X[@]}` if the word consists of only that."""
-        first = self.parts[0] if len(self.parts) == 1 else None
-        if first is not None and first.kind == "var" and first.operand in ("", "[@]", "[*]"):
-            return first
-        return None
+        first = self._whole
+        plain = first is not None and first.kind == "var" and first.operand in ("", "[@]", "[*]")
+        return first if plain else None
 
     @property
     def holds_more(self) -> bool:
         """Whether it is an expansion that may become any number of words."""
-        first = self.parts[0] if len(self.parts) == 1 else None
-        if first is None or first.kind == "text":
-            return False
-        return not first.quoted or first.text in ("@", "*") or first.operand in ("[@]", "[*]")
+        first = self._whole
+        several = first and (first.text in ("@", "*") or first.operand in ("[@]", "[*]"))
+        return first is not None and bool(several or not first.quoted)
 
     def expansions(self) -> Iterator[WordPiece]:
         """Yield all expansions, including nested ones."""
@@ -158,7 +161,6 @@ class Shell:
     Attributes:
         via: the command that starts it.
         commands: simple commands, in the order of their ends.
-        functions: names of the functions that it defines.
         comments: offsets of comments that begin like a directive.
         problems: offset, description and effect of syntax errors.
     """
@@ -166,7 +168,6 @@ class Shell:
     place: Place
     via: SimpleCommand | None = None
     commands: list[SimpleCommand] = field(default_factory=list)
-    functions: set[str] = field(default_factory=set)
     comments: list[int] = field(default_factory=list)
     variables: Variables = field(init=False)
     problems: list[tuple[int, str, Effect]] = field(default_factory=list)
@@ -254,10 +255,8 @@ class SimpleCommand(Element):
     @property
     def step(self) -> OptionCall | None:
         """The srun call in it, or the one that started its shell."""
-        command: SimpleCommand | None = self
-        while command is not None and command.call is None:
-            command = command.shell.via
-        return command.call if command is not None else None
+        via = self.shell.via
+        return self.call if self.call is not None or via is None else via.step
 
     @property
     def is_background(self) -> bool:

@@ -84,7 +84,7 @@ class SourceText:
     def __init__(self, text: str) -> None:
         self.text = text
         self.offsets: Sequence[int] = range(len(text) + 1)
-        self.holes: list[WordPiece] = []
+        self.holes: dict[str, WordPiece] = {}
 
     @classmethod
     def of_pieces(cls, pieces: Iterable[WordPiece], place: Place) -> SourceText:
@@ -94,8 +94,8 @@ class SourceText:
             # A script may contain the characters that represent holes.
             text = _HOLES.sub("\ufffd", piece.text)
             if piece.kind != "text":
-                text = chr(_HOLE + min(len(source.holes), 0xFFFD))
-                source.holes.append(replace(piece, place=piece.place or place))
+                text = chr(_HOLE + len(source.holes) % 0xFFFD)
+                source.holes[text] = replace(piece, place=piece.place or place)
             source.text += text
             offsets.pop()  # the end of the piece before
             offsets += range(piece.start, piece.start + len(text) + 1)
@@ -107,14 +107,10 @@ class SourceText:
         begin = self.offsets[start]
         return begin, max(self.offsets[max(end - 1, start)] + 1, begin)
 
-    def hole(self, character: str) -> WordPiece:
-        """Return the expansion that `character` represents."""
-        return self.holes[min(ord(character) - _HOLE, len(self.holes) - 1)]
-
     def shown(self, start: int, end: int) -> str:
         """Return a range with the expansions instead of the characters that represent them."""
         text = self.text[start:end]
-        return _HOLES.sub(lambda match: self.hole(match[0]).raw, text) if self.holes else text
+        return _HOLES.sub(lambda match: self.holes[match[0]].raw, text) if self.holes else text
 
 
 def read_shell(source: SourceText, shell: Shell) -> Shell:
@@ -237,10 +233,9 @@ class _ShellReader:
         return self._finish(command)
 
     def _function(self, match: re.Match[str]) -> Scope:
-        name = match[1] or match[2]
-        scope = Scope("function", self.scope, self.source.offsets[self.pos], name)
+        start = self.source.offsets[self.pos]
+        scope = Scope("function", self.scope, start, match[1] or match[2])
         self.scope = scope
-        self.shell.functions.add(name)
         self.pos = match.end()
         self._blanks(newlines=True)
         if self.pos < self.end and _OPERATOR.match(self.text, self.pos) is None:
@@ -420,7 +415,7 @@ class _ShellReader:
         text, self.pos = self.text[start:end], end
         for piece in _HOLES.split(text) if self.source.holes else [text]:
             if self.source.holes and _HOLES.match(piece):
-                parts.append(self.source.hole(piece))
+                parts.append(self.source.holes[piece])
             elif piece or not text:
                 parts.append(WordPiece("text", piece, *self.source.span(start, start + len(piece))))
             start += len(piece)

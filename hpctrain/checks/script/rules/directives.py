@@ -546,9 +546,9 @@ def log_overwritten(facts: LintFacts) -> Hits:
 def requeue_truncates(facts: LintFacts) -> Hits:
     said = [each for each in facts.block.options if each.name in ("requeue", "no-requeue")]
     kept = facts.value("open-mode") in ("append", "a") or "%r" in (facts.value("output") or "")
-    if said and said[-1].name == "requeue" and not kept:
-        what = "the log is emptied when the job is requeued"
-        yield RuleHit(said[-1].start, what, "add: #SBATCH --open-mode=append")
+    fix = "add: #SBATCH --open-mode=append"
+    last = [] if kept else [each for each in said[-1:] if each.name == "requeue"]
+    return [RuleHit(one.start, "a requeue empties the log", fix) for one in last]
 
 
 @rule(

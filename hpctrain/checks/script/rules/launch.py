@@ -140,10 +140,9 @@ def _exported_early(facts: LintFacts) -> Hits:
     "srun(1)",
 )
 def rank_not_expanded(facts: LintFacts) -> Hits:
-    for launch in facts.launches:
-        word = launch.option(*_RANK_OPTIONS)
-        literal = word is not None and word.is_literal and _LITERAL_RANK.match(word.text)
-        if word is not None and literal and launch.command.step is not None:
+    for launch, _ in _started(facts):
+        word = launch.option(*_RANK_OPTIONS) or launch.at
+        if word.is_literal and _LITERAL_RANK.match(word.text):
             yield RuleHit(
                 word.start,
                 f"{launch.kind} gets the characters {word.text}, which no shell expands",

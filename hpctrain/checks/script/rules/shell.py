@@ -441,7 +441,7 @@ def nounset_before_activation(facts: LintFacts) -> Hits:
 )
 def conda_not_initialised(facts: LintFacts) -> Hits:
     login = re.search(r"\s(?:-\w*[li]|--login)", facts.shell_flags)
-    known = login or "get-user-env" in facts.options or "conda" in facts.batch.functions
+    known = login or "get-user-env" in facts.options or re.search(r"\bconda *\(\)", facts.text)
     sourced = any(facts.named("source", ".", "eval"))
     # The content of sourced files is unknown.
     hooks = [
