@@ -75,6 +75,7 @@ def test_the_environment_of_an_outer_job_does_not_reach_sbatch(
     "sbatch",
     [
         "sleep 30",
+        "kill -9 $$",
         (
             "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv"
             " operation' >&2; exit 1"
