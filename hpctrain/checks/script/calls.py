@@ -131,7 +131,6 @@ _FLAGS = frozenset(
 )
 #: Variables that are 0 in the batch shell, and different in each task.
 RANK_VARIABLES = frozenset({"SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID"})
-_MAX_PREFIX = 8
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -151,7 +150,7 @@ class LauncherCall(OptionCall):
 def srun_call(command: SimpleCommand) -> OptionCall | None:
     """Return the srun call in the argv of `command`, possibly after wrappers, or None."""
     argv = command.argv
-    prefix = argv[: _MAX_PREFIX if argv and argv[0].program in WRAPPERS else 1]
+    prefix = argv[: 8 if argv and argv[0].program in WRAPPERS else 1]
     start = next((at for at, word in enumerate(prefix) if word.program == "srun"), None)
     if start is None:
         return None

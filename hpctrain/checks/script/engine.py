@@ -17,7 +17,6 @@ from hpctrain.util import secrets
 MAX_HITS = 100
 _EVIDENCE = 100
 _IGNORE = re.compile(r"^([^\n#]*)#[ \t]*hpctrain:[ \t]*ignore=([\w,-]+)", re.MULTILINE)
-_PASSES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,10 @@ def lint(text: str, file: str, slurm: str | None = None) -> list[Finding]:
         slurm: the version of Slurm that will run it; None: unknown.
     """
     hits = sorted(_hits(text, file, slurm), key=lambda item: (item[1].start, item[0].id))
-    found = [_finding(rule, hit, text, file) for rule, hit in hits]
-    return sorted(found, key=lambda one: LEVELS.index(one.level))
+    return sorted(
+        [_finding(rule, hit, text, file) for rule, hit in hits],
+        key=lambda one: LEVELS.index(one.level),
+    )
 
 
 def fix(text: str, file: str, ids: frozenset[str] | None = None) -> Repair:
@@ -52,7 +53,7 @@ def fix(text: str, file: str, ids: frozenset[str] | None = None) -> Repair:
         ids: the rules that may change it; None for all.
     """
     done: set[str] = set()
-    for _ in range(_PASSES):
+    for _ in range(4):
         hits = [(rule.id, hit) for rule, hit in _hits(text, file) if ids is None or rule.id in ids]
         done |= {id_ for id_, hit in hits if hit.edits}
         text = _edited(text, {edit for _, hit in hits for edit in hit.edits})
