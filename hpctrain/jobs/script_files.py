@@ -7,6 +7,7 @@ Nothing is guessed: if two scripts are possible, the error names the command for
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -193,7 +194,9 @@ def write(made: Scripts, *, force: bool) -> list[str]:
         write_whole(wanted | configs)
     except OSError as error:
         for path in created:
-            if path.is_dir() and not any(path.iterdir()):
+            if path.name == header.LIBRARY_DIRECTORY:
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
         first = made.scripts[0].path
         fix = f"{'df -h' if first.parent.is_dir() else 'mkdir -p'} {shell.quote(first.parent)}"
