@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hpctrain.doctor.facts import DoctorContext
-from hpctrain.doctor.report import NodeFacts, RankFacts, Report
 from hpctrain.finding import LEVELS, Finding
+from hpctrain.logs.preflight import NodeFacts, RankFacts, Report
 from hpctrain.slurm.notations import array, hostlist
 from hpctrain.util.text import count, rate
 

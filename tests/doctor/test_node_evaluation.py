@@ -9,7 +9,8 @@ import pytest
 from hpctrain.clusters.profile import Cluster, Profile
 from hpctrain.doctor.facts import DoctorContext
 from hpctrain.doctor.node_evaluation import evaluate
-from hpctrain.doctor.report import (
+from hpctrain.finding import Finding
+from hpctrain.logs.preflight import (
     Access,
     AllReduceSpeed,
     NetworkFacts,
@@ -18,7 +19,6 @@ from hpctrain.doctor.report import (
     RankFailure,
     Report,
 )
-from hpctrain.finding import Finding
 
 G = 1 << 30
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hpctrain
-from hpctrain.doctor import report
+from hpctrain.logs import preflight
 
 PROGRAM = Path(hpctrain.__file__).parent / "training" / "preflight" / "node_check.py"
 
@@ -50,14 +50,14 @@ def test_ranks_of_one_node_report_and_reduce(environment: dict[str, str], tmp_pa
         "data",
     )
     assert done.returncode == 0, done.stderr
-    found = report.read_report(done.stdout)
+    found = preflight.read_report(done.stdout)
     assert [(rank.rank, rank.done, rank.visible) for rank in found.ranks] == [
         (0, True, 0),
         (1, True, 0),
     ]
     assert all(rank.cpu_set == os.sched_getaffinity(0) for rank in found.ranks)
     assert [node.gpus_given for node in found.nodes] == [2]
-    assert found.nodes[0].read == report.Access(path="data")
+    assert found.nodes[0].read == preflight.Access(path="data")
     assert found.nodes[0].write is None, (
         "there is no place to write: no run directory, and none was named"
     )
@@ -94,7 +94,7 @@ def test_a_rank_that_never_comes_is_no_hang(environment: dict[str, str], tmp_pat
         text=True,
         timeout=600,
     )
-    found = report.read_report(done.stdout)
+    found = preflight.read_report(done.stdout)
     assert done.returncode == 1
     assert [failure.stage for failure in found.failures] == ["connecting the ranks"]
     assert found.nodes
@@ -112,9 +112,9 @@ def test_one_process_without_any_launcher(environment: dict[str, str], tmp_path:
         text=True,
         timeout=600,
     )
-    found = report.read_report(done.stdout)
+    found = preflight.read_report(done.stdout)
     assert (done.returncode, len(found.ranks), found.speeds) == (0, 1, ())
-    assert found.nodes[0].write == report.Access(path="out")
+    assert found.nodes[0].write == preflight.Access(path="out")
     assert list(tmp_path.glob("out")) == []
 
 

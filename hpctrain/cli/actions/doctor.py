@@ -18,13 +18,13 @@ from hpctrain.config.arguments import Arguments
 from hpctrain.doctor import environment, login
 from hpctrain.doctor.facts import DoctorContext, ProbeResult
 from hpctrain.doctor.node_evaluation import evaluate, used
-from hpctrain.doctor.report import NodeFacts, Report, read_report
 from hpctrain.errors import HpctrainError, UsageError
 from hpctrain.finding import Finding
 from hpctrain.jobs import notify, schedulers, script_files
 from hpctrain.jobs.request import Request, job_of, keeping
 from hpctrain.jobs.scripts import scripts_of
 from hpctrain.local.scheduler import LocalScheduler
+from hpctrain.logs.preflight import NodeFacts, Report, read_report
 from hpctrain.slurm.base import JobControl
 from hpctrain.slurm.client import SlurmScheduler
 from hpctrain.terminal import style

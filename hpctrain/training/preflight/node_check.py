@@ -2,7 +2,7 @@
 all ranks test the network together.
 
 The user's launcher starts it instead of the training, so it runs under the same conditions. It only
-collects facts: each is one line of JSON on standard output (`hpctrain.doctor.report`), written
+collects facts: each is one line of JSON on standard output (`hpctrain.logs.preflight`), written
 immediately, so that a node that hangs later has already reported. Requested GPUs that torch cannot
 use are reported, and the other tests run on the CPU.
 
@@ -35,7 +35,7 @@ if __name__ == "__main__":
     ]
     sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from hpctrain.doctor import report
+from hpctrain.logs import preflight
 from hpctrain.memory.sample import node_name
 from hpctrain.slurm.notations import array
 from hpctrain.training.process import cpu_requested, leave, own_rank, say
@@ -52,7 +52,7 @@ _REPEATS = 5
 
 def tell(kind: str, **values: object) -> None:
     """Write one line, with the rank and node."""
-    say(report.line(kind, rank=own_rank(), host=node_name(), **values))
+    say(preflight.line(kind, rank=own_rank(), host=node_name(), **values))
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -217,7 +217,7 @@ def _all_reduce(members: dict[str, list[int]], *, on_gpu: bool) -> None:
         devices: list[str] = []
         if device == "cuda":
             text = log.read_text(errors="replace") if log.exists() else ""
-            found = report.nccl_network(text, node_name())
+            found = preflight.nccl_network(text, node_name())
             transport, devices = found.transport, list(found.devices)[:16]
         tell("network", transport=transport, devices=devices)
     finally:
