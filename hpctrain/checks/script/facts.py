@@ -110,6 +110,8 @@ class LintFacts:
             command.place = places.pop() if len(places) == 1 else "unknown"
             if itself and command.shell.place == "batch":
                 command.place = "unknown"
+        #: The commands whose arguments are read by another shell.
+        self.starts_shell = {command.shell.via for command in self.commands}
         #: The srun calls.
         self.steps = [command.call for command in self.commands if command.call is not None]
         calls = (

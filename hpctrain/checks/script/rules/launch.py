@@ -75,7 +75,7 @@ def _early_ranks(facts: LintFacts, command: SimpleCommand, step: OptionCall) -> 
         printed = step.starts in TALKERS | TESTS
         export = step.option("export")
         # The text after `bash -c` is read as a separate shell.
-        inner = " \n;" if any(one.shell.via is command for one in facts.commands) else ""
+        inner = " \n;" if command in facts.starts_shell else ""
         words = [word for word in step.rest if not printed and not set(inner) & set(word.text)]
         words += [export] if export is not None and not printed else []
     for word in words:

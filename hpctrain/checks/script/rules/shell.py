@@ -76,7 +76,9 @@ def _is_condition(facts: LintFacts, command: SimpleCommand) -> bool:
 
 def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
     """Whether it does the work, directly, in a shell that it starts, or as a function."""
-    inner = any(one.shell.via is command and works(one) for one in facts.commands)
+    inner = command in facts.starts_shell and any(
+        one.shell.via is command and works(one) for one in facts.commands
+    )
     program = command.words[0] if command.words else ShellWord("", 0, 0)
     built = re.match(
         r"(?:(?:\.{1,2}|\$\{?\w+\}?)/|/(?!bin/|usr/))\S+\Z", program.text
