@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hpctrain.doctor
-from hpctrain.doctor import IDS, environment_evaluation, inside, report
+from hpctrain.doctor import IDS, environment_evaluation, inside
+from hpctrain.logs import preflight
 
 
 @pytest.mark.parametrize(
@@ -36,44 +37,44 @@ def test_what_versions_demand(version: str, demand: str, well: bool) -> None:
     )
 )
 def test_a_line_comes_back_and_stays_one_line(values: dict[str, object]) -> None:
-    line = report.line("rank", **values)
+    line = preflight.line("rank", **values)
     assert len(line.splitlines()) == 1
-    assert report.read_lines(f"[default0]:{line}\nsome other line\n") == [
+    assert preflight.read_lines(f"[default0]:{line}\nsome other line\n") == [
         {"kind": "rank", **values}
     ]
 
 
 def test_a_line_fits_into_one_write_whatever_it_says() -> None:
-    line = report.line("failed", said="ü" * 100_000, stage="x" * 9000)
+    line = preflight.line("failed", said="ü" * 100_000, stage="x" * 9000)
     assert len(line.encode()) < 4096
-    assert report.read_lines(line)[0]["kind"] == "failed"
+    assert preflight.read_lines(line)[0]["kind"] == "failed"
 
 
 @pytest.mark.parametrize(
     "torn", ['[doctor] {"kind":"rank","ra', "[doctor] 7", '[doctor] {"rank": 1}', "[doctor] "]
 )
 def test_torn_lines_are_no_facts(torn: str) -> None:
-    assert report.read_lines(torn) == []
+    assert preflight.read_lines(torn) == []
 
 
 def test_a_report_of_another_version_is_read() -> None:
     log = "\n".join(
         [
-            report.line("rank", rank=10, host="node10", cpus="0-2,8", invented=1),
-            report.line("rank", rank=2, host="node2", cpus=None),
-            report.line("node", rank=10, host="node10", gpus_given=5),
-            report.line("node", rank=2, host="node2"),
-            report.line("torch", rank=2, host="node2", version="2.6", visible=3),
-            report.line("read", rank=2, host="node2", path="d", error="x"),
-            report.line("done", rank=2, host="node2"),
+            preflight.line("rank", rank=10, host="node10", cpus="0-2,8", invented=1),
+            preflight.line("rank", rank=2, host="node2", cpus=None),
+            preflight.line("node", rank=10, host="node10", gpus_given=5),
+            preflight.line("node", rank=2, host="node2"),
+            preflight.line("torch", rank=2, host="node2", version="2.6", visible=3),
+            preflight.line("read", rank=2, host="node2", path="d", error="x"),
+            preflight.line("done", rank=2, host="node2"),
         ]
     )
-    found = report.read_report(log)
+    found = preflight.read_report(log)
     assert [rank.rank for rank in found.ranks] == [2, 10]
     assert [node.host for node in found.nodes] == ["node2", "node10"]
     assert found.ranks[1].cpu_set == {0, 1, 2, 8}
     assert (found.ranks[0].done, found.ranks[0].visible, found.ranks[1].done) == (True, 3, False)
-    assert found.nodes[0].read == report.Access(path="d", error="x")
+    assert found.nodes[0].read == preflight.Access(path="d", error="x")
 
 
 SLINGSHOT = """nid1:9:9 [0] NCCL INFO Bootstrap: Using hsn0:10.253.1.2<0>
@@ -100,7 +101,7 @@ a:1:1 [0] NCCL INFO Using network Socket
     ],
 )
 def test_what_nccl_says_of_its_network(text: str, expected: tuple[Any, ...]) -> None:
-    found = report.nccl_network(text, "a")
+    found = preflight.nccl_network(text, "a")
     assert (found.transport, found.devices) == expected
 
 
