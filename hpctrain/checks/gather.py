@@ -167,10 +167,16 @@ def _input(
     return InputFacts(where=where, problems=problems, cached=cached)
 
 
-def _cached(spec: JobSpec, kind: str, name: str) -> bool:
-    """Return whether Hugging Face's cache contains `owner/name`."""
-    home = dict(spec.env).get("HF_HOME") or os.environ.get("HF_HOME") or "~/.cache/huggingface"
-    return is_dir(expanded(home) / "hub" / f"{kind}--{name.replace('/', '--')}" / "snapshots")
+def _cached(spec: JobSpec, kind: str, name: str) -> bool | None:
+    """Return whether Hugging Face's cache contains `owner/name`; None if hooks or modules may
+    select another cache.
+    """
+    variables = {**os.environ, **dict(spec.env)}
+    home = variables.get("HF_HOME") or "~/.cache/huggingface"
+    hub = expanded(variables.get("HF_HUB_CACHE") or f"{home}/hub")
+    if is_dir(hub / f"{kind}--{name.replace('/', '--')}" / "snapshots"):
+        return True
+    return None if spec.before or spec.modules else False
 
 
 # -- the script ------------------------------------------------------------------------------------

@@ -90,6 +90,21 @@ def test_what_a_script_is(project: Desk, name: str, content: str | bytes, is_pyt
     assert (found.syntax is None) is is_python
 
 
+def test_the_cache_of_the_hub(project: Desk) -> None:
+    project.write("hub/models--org--one/snapshots/abc/config.json", "{}")
+
+    def cached(name: str, **spec: Any) -> bool | None:
+        words = ("--model_name_or_path", f"org/{name}")
+        env = (("HF_HUB_CACHE", f"{project.directory}/hub"),)
+        found = around(project, script="train.py", arguments=words, env=env, **spec).model
+        assert found is not None
+        return found.cached
+
+    assert cached("one") is True
+    assert cached("two") is False
+    assert cached("two", modules=("cuda",)) is None
+
+
 def venv(
     desk: Desk,
     name: str,

@@ -215,7 +215,7 @@ def _hub(case: Case) -> Iterator[Finding]:
         kind = " --repo-type dataset" if what == "dataset" else ""
         yield case.finding(
             "hub-name",
-            cut[0],
+            cut[0] if found.cached is False else "warning",
             f"the {what} {name!r} is a name on the Hub, and not in the cache",
             evidence=f"{case.said('training', option, value=name)}; {cut[1]}",
             reason=(
