@@ -167,9 +167,9 @@ class _Merger:
         if group is None or by_feature or (name not in self.nodes and not self.has_gres):
             return name
         if name in self.nodes:
-            base, other = self.profile.nodes[name], self.settled.get(name, group)
+            base, other = self.nodes[name], self.settled.get(name, group)
             if not _alike(other, group):
-                name = f"{name}-{live.name}"
+                base, name = self.profile.nodes[name], f"{name}-{live.name}"
             if other.gpus != group.gpus:  # keep only the values that are common to a site
                 base = NodeShape(gpus=group.gpu_count, vendor=base.vendor, arch=base.arch)
         else:

@@ -136,7 +136,8 @@ def _filled(account: JobRecord, shown: JobRecord) -> JobRecord:
     }
     # slurmctld shows COMPLETING while the nodes of an ended job are cleaned up, and FAILED where
     # only accounting knows of a step that was killed.
-    lacking["state"] = account.state if account.is_final else shown.state
+    ended = account.is_final and (shown.is_final or shown.state == "COMPLETING")
+    lacking["state"] = account.state if ended else shown.state
     return replace(shown, **lacking, steps=account.steps, earlier=account.earlier, source="sacct")
 
 
@@ -184,4 +185,5 @@ def epoch(text: str) -> float | None:
 
 
 def _environment() -> dict[str, str]:
-    return {**process.clean(os.environ), "SLURM_TIME_FORMAT": "%s"}
+    # 0: the full task list of an array, which Slurm truncates at 64 bytes by default.
+    return {**process.clean(os.environ), "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}

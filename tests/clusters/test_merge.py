@@ -89,6 +89,10 @@ def test_a_partition_that_is_gone_is_dropped_and_a_new_one_added() -> None:
     assert list(merged.profile.partitions) == ["gpu", "new"]
     assert merged.profile.partitions["new"].nodes == "a100"  # nodes that are alike are one kind
     assert not [path for path in merged.origins if "gone" in path]
+    larger = replace(new, nodes=(replace(A100, count=1, memory=420 * GIB),))
+    gpu = LivePartition(name="gpu", up=True, nodes=(A100,))
+    both = merge(site(), live(gpu, larger)).profile
+    assert both.nodes["a100"].memory == 400 * GIB  # what every node of the kind has
 
 
 def test_a_node_shows_what_it_has_and_the_profile_what_a_job_can_have() -> None:

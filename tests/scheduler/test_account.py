@@ -167,6 +167,9 @@ def test_half_a_record_is_made_whole_by_slurmctld(programs: Programs) -> None:
         now,
         "node[1-2]",
     ), "its nodes are still cleaned up"
+    programs(scontrol=f"echo '{SHOWN.replace('=FAILED', '=RUNNING')}'")
+    [account] = SlurmScheduler().accounts(["27"])
+    assert account.state == "RUNNING", "it was requeued"
     programs(sacct=sacct([half | {"End": "1695321640"}, STEP]))
     assert [each.name for each in SlurmScheduler().accounts(["27"])] == ["allocation"], (
         "long ago it is a name"

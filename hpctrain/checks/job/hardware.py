@@ -167,8 +167,8 @@ def host_memory(case: Case) -> memory.HostMemory:
 
 
 def checkpoint_bytes(case: Case) -> Need | None:
-    """Return the bytes of one checkpoint, and the sum in words: the weights and, for full fine-tuning, the optimizer
-    states; None if uncertain.
+    """Return the bytes of one checkpoint, and the sum in words: the weights and, for full
+    fine-tuning, the optimizer states; None if uncertain.
     """
     known, wanted = shape(case), layout(case)
     if known is None or wanted is None or wanted.lora is not None:
@@ -288,12 +288,13 @@ def _cores(case: Case) -> Iterator[Finding]:
     spec, there, said = case.spec, case.node("cpus"), limits.cores_said(case)
     total, most = spec.cores_per_task * spec.tasks_per_node, there.value if there else None
     gpus_there, required = case.node("gpus"), case.of_nodes("cpus_per_gpu_required")
+    required = required if required is not None and required.value else None
     if spec.cpus_per_task is None and gpus_there and 0 < gpus_there.value < spec.gpus_per_node:
         return  # caused by the number of GPUs: `gpus-per-node` reports it
     each = spec.cpus_per_gpu or 8
-    if required is not None and required.value and case.shape is not None:
+    if required is not None and case.shape is not None:
         each = case.shape.cpus_per_gpu or each
-    least = each * spec.gpus_per_node if required is not None and required.value else 0
+    least = each * spec.gpus_per_node if required is not None else 0
     if there is not None and most is not None and total > most:
         yield case.finding(
             "cores-limit",
@@ -417,3 +418,26 @@ def _model_in_memory(case: Case) -> Iterator[Finding]:
         reason="the kernel kills the training while it loads the model: OUT_OF_MEMORY",
         fix=fix,
     )
+
+
+@rule("node-share", on="site")
+def _share(case: Case) -> Iterator[Finding]:
+    asked, path, parts, said = _memory_request(case)
+    node, there, whole = case.node("memory"), case.node("gpus"), case.whole_nodes
+    own = case.spec.gpus_per_node
+    if asked is None or whole is None or whole.value or "exclusive" in dict(case.spec.sbatch):
+        return
+    if node is None or there is None or not 0 < own < there.value or asked > node.value:
+        return
+    share = node.value * own // there.value
+    # At least half of the share of a further GPU, which becomes unusable for other jobs.
+    if asked == 0 or asked - share >= node.value / there.value / 2:
+        yield case.finding(
+            "node-share",
+            "warning",
+            f"{size(asked) if asked else 'all'} memory of the node for {own} of its {there.value}"
+            " GPUs",
+            evidence=f"{said}; {node.source}",
+            reason="other jobs cannot use the GPUs that are left, and some sites charge for them",
+            fix=case.fix((path, units.round_memory_down(share // parts))),
+        )

@@ -69,7 +69,7 @@ _MEANINGS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         r"Memory specification",
         "more memory is requested than a node has (--mem)",
         _NODES,
-        ("memory-",),
+        ("memory-", "node-share"),
     ),
     (
         r"CPU count|More processors",

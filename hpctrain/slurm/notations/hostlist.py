@@ -31,7 +31,7 @@ def expand(hostlist: str) -> list[str]:
             hosts.
     """
     hosts: list[str] = []
-    if not re.fullmatch(rf"(?:{_WORD.pattern}|,)*", hostlist):
+    if re.search(r"[\[\]]", re.sub(r"\[[^\[\]]*\]", "", hostlist)):
         raise ValueError(f"unbalanced brackets in hostlist {hostlist!r}")
     for word in filter(None, map(str.strip, _WORD.findall(hostlist))):
         parts = re.split(r"[\[\]]", word)  # every second part is the content of brackets

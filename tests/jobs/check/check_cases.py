@@ -196,6 +196,11 @@ CASES: dict[str, tuple[str, Scene, Scene]] = {
             live=gpus_of_partition(default_memory_per_cpu=1000 * 1024**2),
         ),
     ),
+    "node-share": (
+        "warning",
+        Scene(spec={"mem_bytes": 479 * GIB, "gpus_per_node": 1}),
+        Scene(spec={"mem_bytes": 170 * GIB, "gpus_per_node": 1}),
+    ),
     # -- files
     "model-folder": (
         "error",

@@ -48,7 +48,19 @@ def test_neighbours_are_folded() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["n[1-2", "n1]", "n[10-9]", "n[]", "n[a-b]", "n[[1]]", "n[1,]", "n[-1]", "n[٣]"]
+    "text",
+    [
+        "n[1-2",
+        "n1]",
+        "n[10-9]",
+        "n[]",
+        "n[a-b]",
+        "n[[1]]",
+        "n[1,]",
+        "n[-1]",
+        "n[٣]",
+        "n" * 99 + "[",
+    ],
 )
 def test_what_is_no_hostlist_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="hostlist"):
