@@ -62,7 +62,8 @@ def check(job: Job, *, slurm: bool = True) -> list[Finding]:
 def submit(
     job: Job, *, local: bool = False, run_id: str | None = None, snapshot: bool = True
 ) -> Run:
-    """Write the scripts of a job and submit them; the checks of `check` are not applied.
+    """Write the scripts of a job and submit them. Of the checks of `check`, only those of the training
+    script and the accelerate config are applied.
 
     Args:
         job: the job to submit.
@@ -74,9 +75,15 @@ def submit(
         The run; for a sweep or stages, all their runs under one name.
 
     Raises:
-        UsageError: a file would be overwritten, or the name is in use for something else.
+        UsageError: a file is missing or would be overwritten, or the name is in use for something
+            else.
         HpctrainError: the scheduler refused the job.
     """
+    for finding in job_checks.check_job(job.request, slurm=False, local=local).errors:
+        if finding.id in ("script-missing", "accelerate-config"):
+            raise UsageError(
+                finding.what, details=(finding.evidence, finding.reason), fix=finding.fix
+            )
     made = scripts.scripts_of(job.request)
     script_files.write(made, force=False)
     options = service.SubmitOptions(run_id=run_id, snapshot=snapshot, argv=("hpctrain", "submit"))
@@ -199,7 +206,8 @@ class Run:
                 f"nothing is left to submit of {self.id}", fix=f"hpctrain runs list {plan.tag}"
             )
         if apply_fix:
-            plan = _fixed(self.runs_dir, plan)
+            fixed = resubmit.plan_fix(self.runs_dir, plan)
+            plan = resubmit.keep_fix(self.runs_dir, plan, fixed)
         options = service.SubmitOptions(argv=("hpctrain", "resubmit", self.id))
         submitter = service.Submitter(_scheduler(local=local), self.runs_dir, plan.tag, options)
         resubmit.submit(plan, submitter, new_code=False, say=options.say)
@@ -217,10 +225,6 @@ class Run:
             return targets.launched_runs(self.runs_dir, whole)[0]
         run = store.read_run(self.runs_dir, self.id)
         return [run] if run is not None else []
-
-
-def _fixed(runs_dir: Path, plan: resubmit.ResubmitPlan) -> resubmit.ResubmitPlan:
-    return resubmit.keep_fix(runs_dir, plan, resubmit.plan_fix(runs_dir, plan))
 
 
 def _scheduler(*, local: bool) -> SlurmScheduler | LocalScheduler:

@@ -238,13 +238,16 @@ def _facts(
     changes = " and changes that are not committed (code.diff)" if code.get("dirty") else ""
     return [
         ("run", run.id),
-        ("state", f"{state.word}: {words}" if words else state.word),
+        ("state", words if state.word in words else ": ".join(filter(None, (state.word, words)))),
         ("launch", f"{run.tag}{point}{stage}"),
         ("name", text.printable(run.name or "-")),
         ("owner", facts["owner"]),
         ("created", text.date(run.created)),
         ("directory", f"{directory} ({text.size(facts['bytes'])})"),
-        ("step", f"{text.number(run.last_step)}, loss {text.number(run.last_loss)}"),
+        (
+            "step",
+            "-" if run.last_step is None else f"{run.last_step}, loss {text.number(run.last_loss)}",
+        ),
         ("code", text.printable(commit or f"files {digest}" if code else "-") + changes),
     ]
 

@@ -102,7 +102,7 @@ def _of_word(word: str, runs: Path) -> ExplainedJob:
 
 def _of_tasks(word: str, records: Sequence[JobRecord]) -> ExplainedJob:
     """Return the newest of these jobs; of array tasks, the newest that failed."""
-    tasks = [record for record in records if record.job_id.startswith(f"{word}_")]
+    tasks = [record for record in records if "_" in record.job_id and record.name != word]
     failed = [record for record in tasks if record.state in states.FAILED]
     chosen = targets.newest(failed or records)
     meant = _of_record(chosen)

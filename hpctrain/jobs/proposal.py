@@ -82,8 +82,9 @@ def _folders(name: str) -> list[str]:
 def _environments(environment: Mapping[str, str]) -> Iterator[PythonEnvironment]:
     """Yield the environments that the job may use, the likeliest first, each once."""
     active, here = environment.get("VIRTUAL_ENV"), Path.cwd()
-    places = {Path(active).resolve(): "active here"} if active else {}
-    places |= {here / name: "found here" for name in ("venv", ".venv") if here / name not in places}
+    # Not resolved: a link in the path may lead elsewhere on the compute nodes.
+    places = {Path(active).absolute(): "active here"} if active else {}
+    places |= {here / name: "found here" for name in (".venv", "venv") if here / name not in places}
     # hpctrain's own environment contains torch, so it can run a training.
     if any(Path(sys.prefix).glob("lib/python3*/site-packages/torch")):
         places.setdefault(Path(sys.prefix), "hpctrain itself runs in it")
@@ -159,8 +160,11 @@ def checked(value: str, question: ConfigQuestion) -> str:
         UsageError: the value is not allowed.
     """
     layers.resolve([_layer({question.path: value})], again="hpctrain init")
-    known = {each.lower() for each in question.choices}  # Slurm ignores the case of an account
-    if known and value.lower() not in known and question.path not in FURTHER:
+    written = (
+        str.lower if question.path[-1] in ("account", "qos") else str
+    )  # Slurm ignores their case
+    known = set(map(written, question.choices))
+    if known and written(value) not in known and question.path not in FURTHER:
         best = question.best or next(iter(question.choices))
         raise UsageError(
             f"unknown {question.path[-1]} {value!r}",

@@ -151,15 +151,15 @@ def _is_ending(state: State) -> bool:
 
 
 def _messages(known: Sequence[Run], states: Mapping[str, State]) -> list[str]:
-    counts = Counter(states[run.id].word for run in known)
-    unknown = "never started, or forgotten"
+    counts = Counter(
+        "never started, or forgotten" if _is_left(state) and state.word == "unknown" else state.word
+        for state in (states[run.id] for run in known)
+    )
     busy = [run.id for run in known if states[run.id].word in ("pending", "running")]
     ending = [run.id for run in known if _is_ending(states[run.id])]
-    words = [
-        f"{count} {unknown if word == 'unknown' else word}"
-        for word, count in sorted(counts.items())
-    ]
-    lines = [", ".join(words)] if words else []
+    lines = (
+        [", ".join(f"{count} {word}" for word, count in sorted(counts.items()))] if known else []
+    )
     for names, why in ((busy, "they wait or run"), (ending, "their jobs are still ending")):
         if names:
             more = " …" if len(names) > 5 else ""
@@ -210,6 +210,7 @@ def _again(
                     fix=f"hpctrain submit --run-id {tag}{array}",
                 )
             found.append(StoredScript(path, narrowed(replace(part, dependencies=()), indices)))
+    copies: dict[str, list[Run]] = {}
     for run in mine.get("", ()):
         path = runs / run.id / "script.sbatch"
         if not path.is_file():
@@ -217,10 +218,13 @@ def _again(
                 f"the script of run {run.id} no longer exists",
                 hint=f"submit the script itself again: sbatch SCRIPT {tag}",
             )
+        copies.setdefault(batch_script.read(path)[0], []).append(run)
+    for tasks in copies.values():  # those of one array have the same script
+        path = runs / tasks[0].id / "script.sbatch"
         said = directives.last_values(batch_script.read(path)[1])
         name = f"{said.get('job-name') or 'job'}.sbatch"
         part = Part(script=name, array=said.get("array"), at=0.0)
-        found.append(StoredScript(path, narrowed(part, [run.index])))
+        found.append(StoredScript(path, narrowed(part, [run.index for run in tasks])))
     return tuple(found)
 
 
@@ -351,6 +355,15 @@ def plan_fix(runs: Path, left: ResubmitPlan) -> FixPlan:
             f"{left.tag} was not submitted by hpctrain, so its config is not known",
             fix=f"hpctrain resubmit {left.tag}",
         )
+    if whole.kind == "sweep":
+        indices = [at for each in left.parts for at in each.part.run_ids(left.tag).values()]
+        tasks = arrays.compress(at for at in indices if at is not None)
+        raise UsageError(
+            f"{left.tag} is a sweep, and --apply-fix changes the config of single jobs only",
+            fix=f"hpctrain explain {left.runs[0]}",
+            hint="change config.yaml as it says, then run:"
+            f" hpctrain submit --run-id {left.tag} --array {tasks}",
+        )
     parts: list[StoredScript | FixedScript] = []
     for again in left.parts:
         mine = again.part.run_ids(left.tag)
@@ -410,10 +423,10 @@ def _fixed_script(
             f"{tag} was rendered in {made.directory}, and this is another directory",
             fix=f"cd {shell.quote(made.directory)}",
         )
-    if kept["config"].get("tune") or whole.kind == "sweep":
+    if kept["config"].get("tune"):
         raise UsageError(
-            f"{tag} is a sweep or a study, and the config of its runs is in config.yaml",
-            hint=f"change config.yaml, then run: hpctrain submit --run-id {tag}, or hpctrain tune",
+            f"{tag} is a study, and its definition holds the config",
+            hint="change config.yaml, then run: hpctrain tune",
         )
     data, typed = _as_written(kept["config"]), parse_request(made.arguments).arguments
     arguments = _without(typed, changes)
@@ -461,12 +474,15 @@ def _fixed_script(
 
 def keep_fix(runs: Path, left: ResubmitPlan, fixed: FixPlan) -> ResubmitPlan:
     """Write the rendered scripts into the launch record, and return the plan that submits them."""
-    tag, parts, at = left.tag, list[StoredScript](), time.time()
+    tag, at = left.tag, time.time()
+    parts: list[StoredScript] = []
     with launch.claim(runs, tag):
         whole = launch.load(runs, tag)
+        if whole is None:
+            raise HpctrainError(f"the record of {tag} no longer exists", fix="hpctrain runs list")
         for one in fixed:
-            if isinstance(one, StoredScript) or whole is None:
-                parts += [one] if isinstance(one, StoredScript) else []
+            if isinstance(one, StoredScript):
+                parts.append(one)
                 continue
             launch.add_script(runs, tag, one.config_name, one.written)
             script = launch.add_script(runs, tag, one.name, one.text)

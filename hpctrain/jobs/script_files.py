@@ -174,15 +174,16 @@ def write(made: Scripts, *, force: bool) -> list[str]:
     wanted, configs = {script.path: script.text for script in made.scripts}, {}
     for path in wanted:
         _refuse_to_lose(path, force=force)
-    specs = {script.spec.chdir: script.spec for script in made.scripts}
     directories = [
-        Path(chdir) / name for chdir in specs for name in ("logs", header.LIBRARY_DIRECTORY)
+        Path(script.spec.chdir, name)
+        for script in made.scripts
+        for name in ("logs", header.LIBRARY_DIRECTORY)
     ]
     created = [path for path in directories if not path.exists()]
     notes: list[str] = []
     try:
-        for spec in specs.values():
-            notes += _log_directory(spec)
+        for spec in (script.spec for script in made.scripts):
+            notes += [note for note in _log_directory(spec) if note not in notes]
             config = Path(spec.chdir, "multi_gpu.yaml")
             reads_it = spec.launcher == "accelerate" and spec.sharding == "ddp"
             is_missing = config.parent.is_dir() and not config.exists()

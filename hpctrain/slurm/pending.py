@@ -169,8 +169,6 @@ REASONS: dict[str, Reason] = {
     ),
 }
 
-#: Reasons for which the scheduler does not consider a job yet.
-_LATER = ("Dependency", "BeginTime")
 _LIMIT = re.compile(
     r"(?P<whose>Assoc|QOS|)(?P<kind>Grp|Max|Min)(?P<resource>SubmitJobs?|WallDuration|CPU|Cpu|GRES|Memory|Mem|Node|Energy|License|BB|"
     r"Billing|Unknown|Jobs?|Wall)(?P<time>RunMinutes|Minutes)?(?P<per>Per(?:Job|Node|User|Account))?(?:Limit|NotSatisfied)?\Z"

@@ -167,7 +167,7 @@ class _NodeBuilder:
         self.problems: list[str] = []
 
     def build(self, node: yaml.Node, path: NodePath) -> Any:
-        self.places.setdefault(path, self._place(node))
+        self.places.setdefault(path, _place(self.file, node.start_mark))
         if isinstance(node, yaml.ScalarNode):
             if node.style:  # None from PyYAML's own parser, '' from libyaml's: written plain
                 return str(node.value)
@@ -179,7 +179,7 @@ class _NodeBuilder:
     def _mapping(self, node: yaml.Node, path: NodePath) -> dict[str, Any]:
         built: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            place = self._place(key_node)
+            place = _place(self.file, key_node.start_mark)
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problems.append(f"{place}: a key must be a word, not a list or a mapping")
                 continue
@@ -191,9 +191,6 @@ class _NodeBuilder:
             self.places[(*path, key)] = place
             built[key] = self.build(value_node, (*path, key))
         return built
-
-    def _place(self, node: yaml.Node) -> str:
-        return _place(self.file, node.start_mark)
 
 
 def _place(file: str, mark: Any) -> str:
@@ -219,7 +216,8 @@ def _describe(error: yaml.YAMLError, file: str, text: str) -> str:
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     if mark is not None:
         context = f"{getattr(error, 'context', None) or ''}, ".removeprefix(", ")
-        hint = "; indent with spaces, not tabs" if "\t" in text else ""
+        line = "".join(text.split("\n")[mark.line : mark.line + 1])
+        hint = "; indent with spaces, not tabs" if line[mark.column :].startswith("\t") else ""
         return f"{_place(file, mark)}: {context}{problem}{hint}"
     # PyYAML's reader gives no place for a character that YAML does not allow.
     odd = _NOT_YAML.search(text)

@@ -117,6 +117,12 @@ stages:
 """
 
 
+def test_a_stage_gets_the_accelerate_config_that_only_it_reads(project: Desk) -> None:
+    project.write("config.yaml", "stages: [{name: a}, {name: b, launcher: srun}]\n")
+    assert "wrote multi_gpu.yaml (accelerate config)" in project.run("render").lines
+    assert (project.directory / "multi_gpu.yaml").is_file()
+
+
 @pytest.mark.usefixtures("no_slurm")
 @pytest.mark.slow
 def test_stages_stop_at_the_one_that_fails_and_go_on_from_it(project: Desk) -> None:

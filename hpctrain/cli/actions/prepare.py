@@ -418,7 +418,7 @@ def _pairs(_context: click.Context, parameter: click.Parameter, words: Sequence[
     "--workers",
     type=click.IntRange(1),
     metavar="N",
-    help="Number of processes. Default: all cores, as memory allows.",
+    help="Number of processes. Default: one for each core.",
 )
 @click.option(
     "--show",

@@ -57,9 +57,8 @@ def command(
 
     Also its speed, the utilization of every GPU, and whether it will finish within its time limit.
 
-    RUN is a run, the tag of a sweep, a job's id or its name. Default: the newest job of this project
-    that runs, else that is pending, else the newest run. Piped, it prints one line for each change. Ctrl-C
-    leaves the job alone.
+    RUN is a run, the tag of a sweep, a job's id or its name. Default: the newest run of this project.
+    Piped, it prints one line for each change. Ctrl-C leaves the job alone.
     """
     meant = targets.resolve(words, runs_dir) if words else [targets.newest_target(runs_dir)]
     session = WatchSession(meant, runs_dir, _verdict)
