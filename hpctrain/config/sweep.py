@@ -24,7 +24,7 @@ from hpctrain.config.spec import short_digest
 from hpctrain.errors import UsageError
 from hpctrain.slurm.notations.array import compress, parse
 from hpctrain.util import shell, text, yaml12
-from hpctrain.util.schema import NO_KEYS, KeyPath, Problem, Section, as_text, kind_of, short
+from hpctrain.util.schema import NO_KEYS, KeyPath, Problem, Section, as_text
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*(?<!\.)\Z")
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
@@ -94,7 +94,7 @@ def _values(written: Any, *, lists: bool = False) -> Values:
         if message is None and meant in found:
             message = "is there twice, once with training. in front"
         if message is None and lists and not (isinstance(value, list) and value):
-            message = f"must be a list of values, such as [1e-5, 3e-5], not {short(kind_of(value))}"
+            message = "must be a list with at least one value, such as [1e-5, 3e-5]"
         if message is not None:
             wrong.append(((key,), message))
         found[meant] = tuple(value) if lists and isinstance(value, list) else value

@@ -103,8 +103,13 @@ def find(runs: Path, name: str, array: str | None) -> ResubmitPlan:
         staged, blocked = _in_stages(whole, _again(runs, tag, whole, [*left, *waiting]), states)
         again = {layout.run_id(tag, stage=each.part.stage) for each in staged}
         others = [run for run in known if run.id not in again or run in left]
-        # reloaded: the survey may have found jobs
-        jobs = _newest_jobs(launch.load(runs, tag) or whole, states)
+        # For each stage, the active jobs of a chain, else the one submitted last; reloaded, because
+        # the survey may have found jobs.
+        jobs: dict[str, tuple[str, ...]] = {}
+        for sent in (launch.load(runs, tag) or whole).submissions:
+            if sent.stage is not None and sent.job is not None:
+                state = states.get(layout.run_id(tag, stage=sent.stage))
+                jobs[sent.stage] = state.live if state and len(state.live) > 1 else (sent.job,)
         messages = _messages(others, states)
         return ResubmitPlan(tag, tuple(sorted(again)), tuple(staged), messages, blocked, jobs)
     messages = _messages(known, states)
@@ -128,16 +133,6 @@ def _states(runs: Path, known: Sequence[Run], name: str) -> dict[str, State]:
         time.sleep(pause)
     found.require_answer(f"hpctrain resubmit {name}")
     return found.states
-
-
-def _newest_jobs(whole: Launch, states: Mapping[str, State]) -> dict[str, tuple[str, ...]]:
-    """Return the jobs of each stage: the active ones of a chain, else the one submitted last."""
-    jobs: dict[str, tuple[str, ...]] = {}
-    for each in whole.submissions:
-        if each.stage is not None and each.job is not None:
-            state = states.get(layout.run_id(whole.tag, stage=each.stage))
-            jobs[each.stage] = (each.job,) if state is None or len(state.live) < 2 else state.live
-    return jobs
 
 
 def _is_left(state: State) -> bool:
@@ -297,14 +292,15 @@ def submit(plan: ResubmitPlan, submitter: Submitter, *, new_code: bool, say: Say
         return submitter.submit_all(plan.parts, plan.jobs)
 
 
-def what_runs(runs: Path, tag: str, *, new_code: bool) -> str | None:
+def what_runs(runs: Path, tag: str, *, new_code: bool, local: bool) -> str | None:
     """Return a note that a launch continues with its own config, and its own code unless `new_code`,
     with the command that uses the current ones; None if it has no copy of the code.
     """
     whole = launch.load(runs, tag)
     if whole is None or whole.code is None:
         return None
-    submit = suggest.command("submit", request.of_launch(whole), "--run-id", tag)
+    words = [*(["--local"] if local else []), "--run-id", tag]
+    submit = suggest.command("submit", request.of_launch(whole), *words)
     what = "config of its submission" if new_code else "code and config of its submission"
     return f"note: {tag} continues with the {what}; with the current ones: {submit}"
 
@@ -428,8 +424,12 @@ def _fixed_script(
             f"{tag} is a study, and its definition holds the config",
             hint="change config.yaml, then run: hpctrain tune",
         )
-    data, typed = _as_written(kept["config"]), parse_request(made.arguments).arguments
-    arguments = _without(typed, changes)
+    data = _as_written(kept["config"])
+    typed = parse_request(made.arguments).arguments
+    # An argument after `--` would override the changed config.
+    changed = {change.key.removeprefix("training.") for change in changes}
+    groups = shell.option_groups(typed)
+    arguments = tuple(word for name, group in groups if name not in changed for word in group)
     done = _applied(data, changes, typed)
     sent = any(each.script == part.script and each.job_id is not None for each in whole.submissions)
     if not done and sent:
@@ -566,10 +566,3 @@ def _text(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)
-
-
-def _without(arguments: Sequence[str], changes: Sequence[Change]) -> tuple[str, ...]:
-    """Return the arguments after `--` without changed options, which would override the config."""
-    names = {change.key.removeprefix("training.") for change in changes}
-    groups = shell.option_groups(arguments)
-    return tuple(word for name, group in groups if name not in names for word in group)

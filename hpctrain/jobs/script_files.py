@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -312,9 +313,12 @@ def ensure_library(script: str) -> None:
         OSError: the library cannot be written, or the project's own functions cannot be read.
     """
     path = library_path(script)
-    if path is None or not path.parent.parent.is_dir() or _is_whole(path):
+    if path is None or not path.parent.parent.is_dir():
         return
     if path.exists():
+        with suppress(OSError, UnicodeDecodeError):
+            if path.stem.endswith(short_digest(stored.read_text(path))):
+                return
         raise UsageError(
             f"{path} was edited, and queued jobs rely on what hpctrain wrote",
             fix=f"mv {shell.quote(path)} {shell.quote(path)}.edited",
@@ -328,10 +332,3 @@ def ensure_library(script: str) -> None:
         )
     path.parent.mkdir(exist_ok=True)
     files.write_text(path, text)
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        return path.stem.endswith(short_digest(stored.read_text(path)))
-    except (OSError, UnicodeDecodeError):
-        return False

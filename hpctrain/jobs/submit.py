@@ -155,7 +155,7 @@ def _forget(runs: Path, tag: str) -> None:
         return
     for run in [runs / each for each in whole.run_ids] if whole is not None else ():
         if run.is_dir() and [each.name for each in run.iterdir()] == ["run.json"]:
-            shutil.rmtree(run)
+            shutil.rmtree(run, ignore_errors=True)
     shutil.rmtree(launch.launch_dir(runs, tag), ignore_errors=True)
 
 

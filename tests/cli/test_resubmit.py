@@ -155,6 +155,17 @@ def test_a_run_with_a_job_is_not_left(word: str) -> None:
     assert not resubmit._is_left(State(word, live=("12",), forgotten=True))
 
 
+@pytest.mark.usefixtures("no_slurm")
+def test_tasks_of_an_array_that_was_submitted_by_hand_are_one_array(project: Desk) -> None:
+    for index in (1, 3):
+        run = {"schema": 1, "run_id": f"h_{index}", "tag": "h", "name": "sft", "index": index}
+        project.write(f"runs/h_{index}/run.json", json.dumps(run))
+        script = "#!/bin/bash\n#SBATCH --array=0-3%2\ntrue\n"
+        project.write(f"runs/h_{index}/script.sbatch", script)
+    said = project.run("resubmit", "h", "--dry-run")
+    assert said.out == "would submit --array=1,3%2 runs/h_1/script.sbatch h\n", said.err
+
+
 # -- resubmit --apply-fix: real jobs of the local scheduler that fail, are explained, changed
 
 

@@ -154,8 +154,8 @@ def _would_submit(plan: service.ResubmitPlan, fix: service.FixPlan | None) -> No
 def _submit(
     runs: Path, plan: service.ResubmitPlan, scheduler: Scheduler, parameters: dict[str, Any]
 ) -> SubmittedJobs:
-    new_code = parameters["new_code"]
-    if changed := service.what_runs(runs, plan.tag, new_code=new_code):
+    new_code, local = parameters["new_code"], parameters["local"]
+    if changed := service.what_runs(runs, plan.tag, new_code=new_code, local=local):
         say(changed)
     options = SubmitOptions(argv=("hpctrain", *sys.argv[1:]), say=say)
     submitter = Submitter(scheduler, runs, plan.tag, options)
