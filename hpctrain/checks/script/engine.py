@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from hpctrain.checks.script import rules as _rules  # noqa: F401 - importing them registers them
 from hpctrain.checks.script.facts import LintFacts
@@ -79,7 +80,7 @@ def _hits(text: str, file: str, slurm: str | None = None) -> Iterator[tuple[Lint
     unread = max(min(errors, default=len(text)), facts.block.ends)
     for rule in RULES.values():
         concerned = facts.concerns(rule.since, rule.until)
-        hits = list(rule.check(facts))[: 1 if rule.once else None] if concerned else []
+        hits = list(islice(rule.check(facts), 1 if rule.once else None)) if concerned else []
         unique = {hit.start: hit for hit in reversed(hits)}  # the same place may be found twice
         for hit in [*reversed(unique.values())][:MAX_HITS]:
             line = facts.line(hit.start)

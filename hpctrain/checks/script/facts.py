@@ -5,12 +5,14 @@ nodes, tasks and GPUs.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from hpctrain.checks.script.calls import launcher_call, read_shells
 from hpctrain.checks.script.model import (
     Assignment,
     OptionCall,
+    Scope,
     Shell,
     SimpleCommand,
     WordPiece,
@@ -92,10 +94,7 @@ class LintFacts:
             (each for one in read_shells(self.batch, numbers) for each in one.commands),
             key=lambda command: command.start,
         )
-        #: Wrappers (time, exec) count as themselves.
-        self._by_name: dict[str, list[SimpleCommand]] = {}
-        for command in self.commands:
-            self._by_name.setdefault(command.name, []).append(command)
+        self._index_commands()
         # Where srun starts this same script again, all of it also runs in tasks.
         itself = any(
             part.kind == "var" and part.text in ("0", "BASH_SOURCE")
@@ -110,8 +109,6 @@ class LintFacts:
             command.place = places.pop() if len(places) == 1 else "unknown"
             if itself and command.shell.place == "batch":
                 command.place = "unknown"
-        #: The commands whose arguments are read by another shell.
-        self.starts_shell = {command.shell.via for command in self.commands}
         #: The srun calls.
         self.steps = [command.call for command in self.commands if command.call is not None]
         calls = (
@@ -121,6 +118,26 @@ class LintFacts:
         )
         #: The calls of launchers.
         self.launches = [call for call in calls if call is not None]
+
+    def _index_commands(self) -> None:
+        #: Wrappers (time, exec) count as themselves.
+        self._by_name: dict[str, list[SimpleCommand]] = defaultdict(list)
+        #: The commands of the shells that a command starts.
+        self.started_by: dict[SimpleCommand | None, list[SimpleCommand]] = defaultdict(list)
+        #: The commands in each scope and in those inside it.
+        self.inside: dict[Scope, list[SimpleCommand]] = defaultdict(list)
+        #: The commands in the functions of a name.
+        self.functions: dict[str, list[SimpleCommand]] = defaultdict(list)
+        #: Where `set` turns an option on or off, by option and shell: filled by `option_on`.
+        self.switches: dict[tuple[str, Shell], list[tuple[int, bool]]] = {}
+        for command in self.commands:
+            self._by_name[command.name].append(command)
+            self.started_by[command.shell.via].append(command)
+            for scope in command.scope.chain():
+                self.inside[scope].append(command)
+            function = command.scope.inside("function")
+            if function is not None:
+                self.functions[function.name].append(command)
 
     def concerns(self, since: str | None, until: str | None) -> bool:
         """Whether a rule for these versions of Slurm may apply to this script."""

@@ -7,7 +7,8 @@ in docs/findings.md; a wrong case in tests/corpus/lint/wrong.cases.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hpctrain.checks.script.calls import CONTAINERS, PROGRAMS, WRAPPERS
@@ -158,21 +159,30 @@ def is_ours(facts: LintFacts) -> bool:
 def in_another_branch(facts: LintFacts, one: SimpleCommand, other: SimpleCommand) -> bool:
     """Whether two commands are in different branches of an `if` or `case`: only one runs."""
     both = one.scope.inside("if", "case")
+    if both is None or both is not other.scope.inside("if", "case"):
+        return False
     between = facts.text[one.start : other.start]
-    parts = re.search(r"(?m)(?:^|;)\s*(?:else|elif)\b|;;", between) is not None
-    return both is not None and both is other.scope.inside("if", "case") and parts
+    return re.search(r"(?m)(?:^|;)\s*(?:else|elif)\b|;;", between) is not None
 
 
 def option_on(facts: LintFacts, name: str, shell: Shell, before: int) -> bool:
     """Whether `set -o NAME` is in effect in `shell` at offset `before`, judging by text order."""
+    if (name, shell) not in facts.switches:
+        facts.switches[name, shell] = list(_switches(facts, name, shell))
+    switches = facts.switches[name, shell]
+    earlier = bisect_left(switches, (before,))
+    return earlier > 0 and switches[earlier - 1][1]
+
+
+def _switches(facts: LintFacts, name: str, shell: Shell) -> Iterator[tuple[int, bool]]:
+    """Yield the offsets at which the option `name` is turned on or off; -1: by the shell's flags."""
     via = _SHELL_FLAGS.search(facts.shown(shell.via)) if shell.via is not None else None
-    texts = [via[1] if via else "" if shell.via is not None else facts.shell_flags]
-    texts += [
-        facts.shown(one) for one in facts.named("set") if one.shell is shell and one.start < before
-    ]
+    flags = via[1] if via else "" if shell.via is not None else facts.shell_flags
+    sets = [(one.start, facts.shown(one)) for one in facts.named("set") if one.shell is shell]
     letter = {"errexit": "e", "nounset": "u"}.get(name, "/")
-    signs = re.findall(rf"(?<!\S)([-+])\w*(?:{letter}|o\s+{name}\b)", " ".join(texts))
-    return bool(signs) and signs[-1] == "-"
+    for start, text in [(-1, flags), *sets]:
+        for sign in re.findall(rf"(?<!\S)([-+])\w*(?:{letter}|o\s+{name}\b)", text):
+            yield start, sign == "-"
 
 
 def sources(facts: LintFacts) -> bool:

@@ -75,7 +75,7 @@ def _early_ranks(facts: LintFacts, command: SimpleCommand, step: OptionCall) -> 
         printed = step.starts in TALKERS | TESTS
         export = step.option("export")
         # The text after `bash -c` is read as a separate shell.
-        inner = " \n;" if command in facts.starts_shell else ""
+        inner = " \n;" if command in facts.started_by else ""
         words = [word for word in step.rest if not printed and not set(inner) & set(word.text)]
         words += [export] if export is not None and not printed else []
     for word in words:
@@ -112,10 +112,11 @@ def _exported_early(facts: LintFacts) -> Hits:
     """RANK and LOCAL_RANK set in the batch shell for all tasks at once."""
     assigned = list(facts.assigned("RANK", "LOCAL_RANK"))
     own = {one.name for one, command in assigned if command.place != "batch"}
+    exports = {word.text for one in facts.named("export") for word in one.words[1:]}
     launched = {launch.command.step for launch in facts.launches}  # these set the ranks
     for assignment, command in assigned:
         name = assignment.name
-        exported = command.declares or any(one.has(name) for one in facts.named("export"))
+        exported = command.declares or name in exports
         later = [
             step
             for step in facts.steps

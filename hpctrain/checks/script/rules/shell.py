@@ -9,7 +9,7 @@ from itertools import pairwise, zip_longest
 
 from hpctrain.checks.script.calls import CONTAINERS, SHELLS
 from hpctrain.checks.script.facts import LintFacts
-from hpctrain.checks.script.model import Element, ShellWord, SimpleCommand
+from hpctrain.checks.script.model import Element, Scope, ShellWord, SimpleCommand
 from hpctrain.checks.script.rule import (
     HARMLESS,
     TESTS,
@@ -31,6 +31,7 @@ _OTHER_MODULES = re.compile(
     r"(?:\s+(?:cuda|cudnn|nccl|gcc|openmpi|cmake|git)(?![a-z])[^\s;]*)+)\s*\Z|(?:source|\.)\s+/path/to/",
     re.IGNORECASE,
 )
+_CONDA_MODULE = re.compile(r"(?:module|ml)\s.*(?:conda|mamba|forge|python)", re.IGNORECASE)
 #: Slurm signals the tasks, unless the batch shell is named.
 _SENDS = re.compile(
     r"\bscancel\b(?![^;|&]*(?:--batch|\s-\w*b))[^;|&]*?(?:-s\s*|--signal[= ]|-)(?:SIG)?USR[12]\b"
@@ -74,11 +75,25 @@ def _is_condition(facts: LintFacts, command: SimpleCommand) -> bool:
     )
 
 
-def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
-    """Whether it does the work, directly, in a shell that it starts, or as a function."""
-    inner = command in facts.starts_shell and any(
-        one.shell.via is command and works(one) for one in facts.commands
-    )
+def _workers(facts: LintFacts) -> set[SimpleCommand]:
+    """Return the commands that do the work: directly, in a shell, or in a function that they call,
+    unless that looks at its end itself.
+    """
+    functions = {
+        name
+        for name, body in facts.functions.items()
+        if not any(one.name in _GIVES_UP or _reads_status(one) for one in body)
+        if any(works(one) and not _is_condition(facts, one) for one in body)
+    }
+    return {
+        one
+        for one in facts.commands
+        if any(map(works, facts.started_by.get(one, ())))
+        or _works_long(one, calls_work=one.name in functions)
+    }
+
+
+def _works_long(command: SimpleCommand, *, calls_work: bool) -> bool:
     program = command.words[0] if command.words else ShellWord("", 0, 0)
     built = re.match(
         r"(?:(?:\.{1,2}|\$\{?\w+\}?)/|/(?!bin/|usr/))\S+\Z", program.text
@@ -91,20 +106,12 @@ def _works_long(facts: LintFacts, command: SimpleCommand) -> bool:
         or command.name in _TRAINING_PROGRAMS
         or built
         or command.call
-        or _calls_work(facts, command)
+        or calls_work
     )
     words = command.call.rest if command.call else command.words
     line = " ".join(word.program for word in words)
     small = _SMALL.search(line) or (command.call and command.call.starts in HARMLESS)
-    return inner or bool(known and not small and not idle)
-
-
-def _calls_work(facts: LintFacts, command: SimpleCommand) -> bool:
-    """Whether it calls a function of the script that does the work, and does not look at its end."""
-    bodies = ((one, one.scope.inside("function")) for one in facts.commands)
-    body = [one for one, function in bodies if function and function.name == command.name]
-    handled = any(one.name in _GIVES_UP or _reads_status(one) for one in body)
-    return not handled and any(works(one) and not _is_condition(facts, one) for one in body)
+    return bool(known and not small and not idle)
 
 
 def _reads_status(command: SimpleCommand) -> bool:
@@ -121,9 +128,10 @@ def _reads_status(command: SimpleCommand) -> bool:
     "bash(1) Pipelines",
 )
 def pipefail_missing(facts: LintFacts) -> Hits:
+    workers = _workers(facts)
     for command in facts.commands if "PIPESTATUS" not in facts.text else ():
         ends = command.pipe_next is None and command.scope.inside("$(") is None
-        worker = _piped_worker(facts, command.pipe_prev) if ends else None
+        worker = _piped_worker(facts, command.pipe_prev, workers) if ends else None
         if (
             worker is not None
             and not _is_condition(facts, worker)
@@ -137,12 +145,15 @@ def pipefail_missing(facts: LintFacts) -> Hits:
             )
 
 
-def _piped_worker(facts: LintFacts, element: Element | None) -> SimpleCommand | None:
-    while isinstance(element, SimpleCommand) and not _works_long(facts, element):
+def _piped_worker(
+    facts: LintFacts, element: Element | None, workers: set[SimpleCommand]
+) -> SimpleCommand | None:
+    while isinstance(element, SimpleCommand) and element not in workers:
         element = element.pipe_prev
-    scopes = ((one, one.scope.chain()) for one in facts.commands if works(one))
-    inside = (one for one, chain in scopes if any(scope is element for scope in chain))
-    return element if isinstance(element, SimpleCommand) else next(inside, None)
+    if isinstance(element, SimpleCommand):
+        return element
+    inside = facts.inside.get(element, ()) if isinstance(element, Scope) else ()
+    return next(filter(works, inside), None)
 
 
 @rule(
@@ -153,7 +164,8 @@ def _piped_worker(facts: LintFacts, element: Element | None) -> SimpleCommand | 
 )
 def work_in_background(facts: LintFacts) -> Hits:
     own = [one for one in facts.commands if one.shell is facts.batch and one.words]
-    work = [one for one in own if one.is_background and _works_long(facts, one)]
+    workers = _workers(facts)
+    work = [one for one in own if one.is_background and one in workers]
     for last in work[-1:] if facts.is_batch and not any(facts.named("wait")) else ():
         ends = all(
             _AFTERWARDS.match(one.name) and one.name != "sleep" and one.scope.kind == "file"
@@ -173,12 +185,13 @@ def work_in_background(facts: LintFacts) -> Hits:
     "bash(1) wait",
 )
 def wait_without_pid(facts: LintFacts) -> Hits:
+    first_start = {
+        one.shell: one.start
+        for one in reversed(facts.commands)
+        if one.is_background and (works(one) or one.name == "ssh")
+    }
     for wait in facts.named("wait") if "wait -n" not in facts.text else ():
-        started = any(
-            one.is_background and (works(one) or one.name == "ssh")
-            for one in facts.commands
-            if one.shell is wait.shell and one.start < wait.start
-        )
+        started = first_start.get(wait.shell, wait.start) < wait.start
         if started and len(wait.words) == 1:
             yield RuleHit(
                 wait.start,
@@ -188,16 +201,14 @@ def wait_without_pid(facts: LintFacts) -> Hits:
             )
 
 
-def _is_handled(facts: LintFacts, following: SimpleCommand | None) -> bool:
-    """Whether the next command reads the exit code, other than to test it without an exit."""
+def _is_handled(ends: list[SimpleCommand], following: SimpleCommand | None) -> bool:
+    """Whether the next command reads the exit code, other than to test it without one of `ends`."""
     if following is None or not _reads_status(following):
         return False
     return (bool(following.words) and following.name not in TESTS) or any(
-        one.name in _GIVES_UP
-        or (one.name in ("scancel", "scontrol") and "SLURM_JOB" in facts.shown(one))
-        for one in facts.commands
         # Where another failure ends the job, this one is only reported on purpose.
-        if one.start >= following.start or (not following.words and any(one.expansions()))
+        one.start >= following.start or (not following.words and any(one.expansions()))
+        for one in reversed(ends)
     )
 
 
@@ -222,10 +233,17 @@ def exit_code_lost(facts: LintFacts) -> Hits:
     caught = {"EXIT", "ERR", "0"} & trapped and re.search(r"\bexit\s+[\"']?\$|\$\?", facts.text)
     if not facts.is_batch or not steps or caught:
         return
+    workers = _workers(facts)
+    ends = [
+        one
+        for one in facts.commands
+        if one.name in _GIVES_UP
+        or (one.name in ("scancel", "scontrol") and "SLURM_JOB" in facts.shown(one))
+    ]
     trained = [
         one
         for one, following in zip_longest(own, own[1:])
-        if one.words and _works_long(facts, one) and not _is_handled(facts, following)
+        if one.words and one in workers and not _is_handled(ends, following)
         if not (one.name == "exec" or one.is_background or one.pipe_next)
         if not any(scope.pipe_next for scope in one.scope.chain())  # for pipefail-missing
         if not _is_condition(facts, one)
@@ -334,13 +352,16 @@ _NO_ASSIGNMENT = re.compile(
     once=True,
 )
 def not_exported(facts: LintFacts) -> Hits:
-    exported = " ".join(facts.shown(one) for one in facts.named("export", "declare", "typeset"))
+    exporting = facts.named("export", "declare", "typeset")
+    exported = {name for one in exporting for name in re.findall(r"\w+", facts.shown(one))}
+    parts = (part for command in facts.commands for part in command.expansions())
+    read = {part.text for part in parts if part.kind == "var"}
     for assignment, command in facts.assigned() if "set -a" not in facts.text else ():
         name, alone = assignment.name, not command.words and command.place == "batch"
         # Launchers set the names of the rendezvous themselves.
         launched = name.startswith(("MASTER_", "WORLD_")) and (facts.launches or not facts.steps)
-        known = not facts.is_batch or launched or re.search(rf"\b{name}\b", exported)
-        if alone and not known and _FOR_PROGRAMS.match(name) and not any(facts.variables(name)):
+        known = not facts.is_batch or launched or name in exported | read
+        if alone and not known and _FOR_PROGRAMS.match(name):
             yield RuleHit(assignment.start, f"{name} is not exported", f"write: export {name}=…")
 
 
@@ -446,26 +467,15 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
     known = login or "get-user-env" in facts.options or re.search(r"\bconda *\(\)", facts.text)
     sourced = any(facts.named("source", ".", "eval"))
     # The content of sourced files is unknown.
-    hooks = [
-        one
-        for one in facts.named("source", ".", "eval", "module", "ml")
-        if not _OTHER_MODULES.match(facts.shown(one))
-    ]
+    named = facts.named("source", ".", "eval", "module", "ml")
+    shown = {one.start: facts.shown(one) for one in named}
+    hooks = [start for start, text in shown.items() if not _OTHER_MODULES.match(text)]
+    modules = [start for start in hooks if _CONDA_MODULE.search(shown[start])]
     for command in facts.named("conda", "mamba") if facts.is_batch and not known else ():
-        before = [one for one in hooks if one.start < command.start]
-        module = (
-            any(
-                re.search(
-                    r"(?:module|ml)\s.*(?:conda|mamba|forge|python)",
-                    facts.shown(one),
-                    re.IGNORECASE,
-                )
-                for one in before
-            )
-            and not sourced
-        )
+        hooked = min(hooks, default=command.start) < command.start
+        module = min(modules, default=command.start) < command.start and not sourced
         activates = [word.text for word in command.words[1:2]] == ["activate"]
-        if activates and not command.shell.via and (module or not before):
+        if activates and not command.shell.via and (module or not hooked):
             yield RuleHit(
                 command.start,
                 f"{command.name} activate in a shell that was not prepared for it",
@@ -589,16 +599,19 @@ def signal_unheard(facts: LintFacts) -> Hits:
     "bash(1)",
 )
 def endless_wait(facts: LintFacts) -> Hits:
+    endless = {
+        loop
+        for loop, inside in facts.inside.items()
+        if loop.name in ("while", "until") and any(one.name == "sleep" for one in inside)
+        if not _GIVES_UP_WAITING.search(facts.text[loop.start : max(one.end for one in inside)])
+    }
     waits = facts.named("curl", "wget", "nc", "[", "[[", "test")
     for command in waits if facts.asks_gpus else ():
         loop = command.scope.inside("loop") or command.scope
         missing = command.has("!") == (loop.name == "while") and command.has("-f", "-e", "-s")
-        inside = [one for one in facts.commands if loop in one.scope.chain()]
-        text = facts.text[loop.start : max(one.end for one in inside)]
-        endless = any(one.name == "sleep" for one in inside) and not _GIVES_UP_WAITING.search(text)
-        waits_here = loop.name in ("while", "until") and (missing or command.name not in TESTS)
+        waits_here = loop in endless and (missing or command.name not in TESTS)
         # One process of several may wait; and a loop in the background may only watch.
-        if command.place == "batch" and waits_here and endless and not command.is_background:
+        if command.place == "batch" and waits_here and not command.is_background:
             yield RuleHit(
                 loop.start,
                 f"a loop waits with {command.name}, without an end",
@@ -679,6 +692,8 @@ _SETS_ANY = re.compile(
 )
 
 
+#: Without a $, a name is set somehow: NAME=, read NAME, for NAME, --export=NAME; or ${NAME:?}.
+_TELLS = re.compile(r"(?<![\w$\{#!%\\-])(\w+)|(?<=\{)(\w+)(?=:?[-=?+])")
 #: Variables that the system, Slurm or the site sets.
 _ELSEWHERE = re.compile(
     r".*_proxy\Z|(?:SLURM|SBATCH|BASH|LC_|XDG_|EB|LMOD|CRAY|PBS)|\w*(?:SCRATCH|WORK|PROJECT|STORE)"
@@ -697,6 +712,7 @@ _ELSEWHERE = re.compile(
 )
 def variable_unset(facts: LintFacts) -> Hits:
     known = not facts.is_batch or sources(facts) or _SETS_ANY.search(facts.text)
+    told = {name for names in _TELLS.findall(facts.text) for name in names}
     for command in facts.commands if not known else ():
         ends = option_on(facts, "nounset", command.shell, command.start)
         # The environment or a module may have those with capital letters.
@@ -709,9 +725,7 @@ def variable_unset(facts: LintFacts) -> Hits:
             name = part.text
             plain = part.kind == "var" and not part.operand and re.match(form, name)
             here = (part.place or command.place) == "batch" and not _ELSEWHERE.match(name)
-            # Without a $, it is set somehow: NAME=, read NAME, for NAME, --export=NAME; or ${NAME:?}.
-            told = rf"(?<![\w$\{{#!%\\-]){name}\b|\{{{name}:?[-=?+]"
-            if plain and here and not re.search(told, facts.text):
+            if plain and here and name not in told:
                 yield RuleHit(
                     part.start,
                     f"nothing in the script sets ${name}",
