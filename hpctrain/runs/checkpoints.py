@@ -299,7 +299,7 @@ def weights_of(word: str, *, runs: Path, tag: str | None) -> Path:
     if (folder / "run.json").exists() or (is_own and not rest):
         if not (folder / MODEL).is_dir():
             return _newest(folder, word)
-        folder = folder / MODEL
+        folder, is_own = folder / MODEL, True
     if (folder / layout.CHECKPOINT_MANIFEST).exists() or is_own:
         if wrong := problems(folder, digests=False):
             raise UsageError(

@@ -70,7 +70,7 @@ class Version:
         commit: 40 or 64 hex digits; None without git, or before the first commit.
         branch: None if no branch is checked out.
         diff: `git diff HEAD` without the content of binary files and without what looks like a
-            secret, truncated; None if there are no changes or git failed.
+            secret; None if there are no changes or git failed.
         untracked: files that git neither tracks nor ignores.
         notes: why something is unknown.
     """

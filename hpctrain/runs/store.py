@@ -179,7 +179,7 @@ def list_runs(runs: Path) -> Listing:
 def read_run(runs: Path, run: str) -> Run | None:
     """Return the run `run`, read from its files; None if it has neither run.json nor attempts."""
     home, problems = runs / run, list[str]()
-    present = _listed(home, "", problems)
+    present = _listed(home, ".", problems)
     if "run.json" not in present and "attempts" not in present:
         return None
     who = _object(home, "run.json", problems)

@@ -152,6 +152,10 @@ def read(asked: Any, splits: Mapping[str, Any]) -> tuple[Facts, list[Any]]:
         raise usage_error(problems)
     names = asked.class_names or (known.labels if known is not None else None)
     kind, classes, values = labels_of(splits, column, names, problems)
+    best = (asked.metric_for_best_model or "loss").removeprefix("eval_")
+    if kind == "regression" and best != "loss":  # transformers fails after the first epoch only
+        what = f"--metric_for_best_model {best} is not measured of a regression"
+        problems.append(Problem(what, "use --metric_for_best_model loss"))
     pad = padding_of(asked, folder, asked.model_name_or_path)
     scans = [scan(rows, pad, split, problems) for split, rows in splits.items()]
     if problems:
@@ -286,6 +290,10 @@ def labels_of(
     features = next(iter(splits.values())).features
     names = tuple(names or getattr(features[column], "names", None) or ())
     number: dict[Any, int] = {}
+    if not isinstance(first, int | float | str | list):
+        what = f"labels like {first!r} are none of a class, a list of 0 and 1, and a number"
+        problems.append(Problem(what, "use --label_column NAME"))
+        return "single", (), []
     if isinstance(first, float):
         kind, names, wanted = "regression", (), "finite number, nor -100, which stands for none"
     elif isinstance(first, list):
@@ -325,7 +333,11 @@ def _fits(value: Any, kind: str, names: Sequence[str], number: Mapping[Any, int]
     if kind == "single":
         return value in number
     if kind == "multi":
-        return isinstance(value, list) and len(value) == len(names) and {*value} <= {0, 1}
+        return (
+            isinstance(value, list)
+            and len(value) == len(names)
+            and all(one in (0, 1) for one in value)
+        )
     return value is not None and math.isfinite(value) and value != -100
 
 

@@ -130,7 +130,8 @@ def merge(
         ) from error
     except OSError as error:
         raise HpctrainError(
-            f"{to} cannot be made: {error.strerror}", fix=f"ls -ld {shell.quote(draft.parent)}"
+            f"{to} cannot be made: {error.strerror or error}",
+            fix=f"ls -ld {shell.quote(draft.parent)}",
         ) from error
     except ValueError as error:  # NaN in the adapter
         raise HpctrainError(
@@ -237,10 +238,8 @@ def _with_adapter(
     notes: list[str],
     say: Callable[[str], None],
 ) -> tuple[Any, str]:
-    tensors, named = (
-        load_peft_weights(str(adapter), device="cpu"),
-        settings.get("base_model_name_or_path"),
-    )
+    tensors = load_peft_weights(str(adapter), device="cpu")
+    named = settings.get("base_model_name_or_path")
     if named and Path(named) != base:
         notes.append(
             f"the adapter was trained on {named}; whether {base} is the same model is not checked"

@@ -127,3 +127,29 @@ def test_what_stays_is_what_stayed():
         assert sum(each(SHAPE, layout) for each in of) + gradients == pytest.approx(
             stayed, rel=0.001
         )
+
+
+@pytest.mark.parametrize(
+    ("tied", "expected"),
+    [
+        (False, [170, 350, 350, 350, 230, 230]),
+        # The embeddings are the head's, which stay gathered until the end of the backward pass.
+        (True, [150, 250, 330, 330, 210, 210]),
+    ],
+)
+def test_the_buffers_of_stage_3_at_each_position_of_the_backward_pass(tied, expected, buckets):
+    buckets(sharding.Settings(bucket=60, prefetch=20, reuse=70, group=30))
+    layer, head = sharding.Unit(100, 100), sharding.Unit(30, 30)
+    table = sharding.Unit(0, 0) if tied else sharding.Unit(50, 50)
+    sharder = sharding.ZeroThreeSharder(
+        processes=2,
+        width=2,
+        widens=2,
+        layers=4,
+        layer=layer,
+        head=head,
+        table=table,
+        tied=tied,
+        accumulates=False,
+    )
+    assert [sharder.backward(position) for position in range(6)] == expected

@@ -15,7 +15,9 @@ import psutil
 import pytest
 import survival
 
+from hpctrain.errors import HpctrainError
 from hpctrain.runs import checkpoints
+from hpctrain.training.survival import ResilienceContext
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -162,6 +164,16 @@ def test_the_time_limit(tiny: tuple[str, str], environment: dict[str, str], tmp_
         in done.stderr
     )
     assert survival.exit_word(run, "1.1") == "1 error\n"
+
+
+def test_an_evaluation_at_the_start_that_outlasts_the_job_is_not_requeued(
+    tiny: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"eval_strategy": "steps", "eval_steps": 1, "eval_on_start": "true"}
+    options = in_process.options(monkeypatch, tmp_path, *tiny, **given)
+    built = options.task.trainer(options, ResilienceContext(end=time.time() + 1), [])
+    with pytest.raises(HpctrainError, match="no time for a single step"):
+        built.train()
 
 
 def test_without_a_run_directory_it_saves_too_and_exits_with_the_code(

@@ -109,7 +109,7 @@ def test_the_end_is_bounded() -> None:
     from hpctrain.training.trackers.callback import bounded
 
     never = threading.Event()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match="within 0 s"):
         bounded(never.wait, 0.05)
     never.set()
     bounded(never.wait, 5)

@@ -229,10 +229,8 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     ) -> None:
         self._asked, self._run_files = every, run_files
         self._survival, self._ranks, self._options = survival, ranks, options
-        self._record, self._expected = (
-            dict[str, Any](),
-            start_table.Expectation(why="nothing was worked out"),
-        )
+        self._record = dict[str, Any]()
+        self._expected = start_table.Expectation(why="nothing was worked out")
         self._meter = Meter(time.monotonic)
         self._guard = Guard(f"{progress.MARK} notice:")
         self._said, self._first = set[str](), (0.0, 0)

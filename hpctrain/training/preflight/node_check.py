@@ -178,7 +178,7 @@ def _connected() -> dict[str, list[int]]:
     """
     import torch.distributed as dist
 
-    if "MASTER_ADDR" not in os.environ:
+    if "MASTER_ADDR" not in os.environ and (_number("WORLD_SIZE") or 1) == 1:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     else:
         dist.init_process_group("gloo", timeout=timedelta(seconds=_CONNECT_S))

@@ -222,7 +222,8 @@ class Attempt:
             self._error = error
             # Read the free space now, before the written files are removed.
             self._failure = _failure(error, self.final.parent, self.ranks.rank)
-            if not isinstance(error, (OSError, RuntimeError, HpctrainError)):
+            known = isinstance(error, (OSError, RuntimeError, HpctrainError))
+            if not known and "os error" not in self._failure:  # safetensors' of a full disk
                 sys.stderr.write("".join(traceback.format_exception(error)))
 
     def agree(self) -> None:

@@ -105,6 +105,7 @@ _PARTS = (
     "_save_scaler",
     "_save_rng_state",
 )
+_LONG_EVALUATION = "an evaluation takes longer than that"
 #: The arguments of Trainer._maybe_log_save_evaluate, by name.
 _Call = dict[str, Any]
 
@@ -176,6 +177,8 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
                 return super().train(resume_from_checkpoint=checkpoint, **named)
         except StopNowError as stopped:
             wish = stopped.wish
+            if wish is StopReason.DEADLINE and self.state.global_step == 0:  # of eval_on_start
+                raise _too_late(stopped.why or _LONG_EVALUATION) from None
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         if self.ranks.rank == 0:
             self.stop_file.consume()
@@ -327,7 +330,7 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         self._save_here(call)
         if wish is StopReason.DEADLINE and self._saved == before == self._loop.saved_at_start:
             # A requeue would end the same way.
-            raise _too_late(why or "an evaluation takes longer than that")
+            raise _too_late(why or _LONG_EVALUATION)
         raise StopNowError(wish)
 
     # -- evaluation --------------------------------------------------------------------------------

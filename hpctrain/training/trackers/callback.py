@@ -8,7 +8,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from functools import partialmethod
 from pathlib import Path
@@ -75,7 +75,10 @@ def bounded(do: Callable[[], object], seconds: float = CLOSE_S) -> None:
         Exception: raised by `do`.
         TimeoutError: it did not end in time.
     """
-    ThreadPoolExecutor(1).submit(do).result(seconds)
+    running = ThreadPoolExecutor(1).submit(do)
+    if not wait([running], seconds).done:
+        raise TimeoutError(f"did not finish within {seconds:.0f} s")
+    running.result()
 
 
 # -- TensorBoard -----------------------------------------------------------------------------------
