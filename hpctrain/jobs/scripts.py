@@ -405,6 +405,12 @@ def plan_sweep(asked: Request, whole: Job, stacked: Sequence[Layer]) -> SweepPla
             fix=suggested(asked, asked.verb, without=options),
         )
     _refuse_typed(asked, sweeps.swept_arguments(sweep))
+    secrets = sorted(set(sweep.keys) & whole.config.environment.secrets.keys())
+    if secrets and sweep.pass_ == "environment":
+        raise UsageError(
+            f"the sweep varies {text.listed(secrets)}, which is in environment.secrets",
+            hint="keep it in one of the two",
+        )
     points = sweeps.expand(sweep)
     indices, throttle = list(range(len(points))), sweep.throttle
     if whole.config.array is not None:

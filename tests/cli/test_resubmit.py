@@ -326,6 +326,7 @@ def test_what_is_only_likely_is_not_done_unasked(large: Desk) -> None:
 def test_a_sweep_is_left_to_config_yaml(large: Desk) -> None:
     large.write("config.yaml", f"{LARGE_JOB}sweep: [{{a: 1}}, {{a: 2, big: true}}]\n")
     assert large.run("submit", "--local", "--wait", "--run-id", "sw").code == 137
+    assert "note: 1 of 2 tasks of sw failed" in large.run("explain", "sw").err
     said = large.refused("resubmit", "sw", "--apply-fix", "--local")
     assert said.lines[-1].endswith("then run: hpctrain submit --run-id sw --array 1")
 
