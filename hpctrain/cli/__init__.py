@@ -1,5 +1,5 @@
-"""The command line, and the only place that prints or exits: the options of the commands are in a
-module for each group of the help, and what COMMAND does is in actions/COMMAND.py.
+"""The command line, and the only place that prints or exits: the options of COMMAND and what it does
+are in actions/COMMAND.py, those of `runs` and `checkpoints` in manage.py.
 
 This module stays small, because every call loads it: the others are imported when a command is
 called.

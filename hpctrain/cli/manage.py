@@ -133,8 +133,9 @@ def _show_runs(
 @runs_dir_option
 @json_option
 def show_run(run: str | None, runs_dir: Path, as_json: bool) -> None:
-    """Show a run: owner, config, code, attempts, checkpoints, and suggested commands. Without RUN,
-    the newest run.
+    """Show a run: its config, code, attempts and checkpoints.
+
+    Default: the newest run.
     """
     from hpctrain.report import model
 

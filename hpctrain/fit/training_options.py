@@ -93,7 +93,7 @@ def layout_of(
     quantized: Quantization = "8bit" if reader.truth("load_in_8bit", False) else "none"
     evaluated = reader.word("eval_strategy", "epoch" if shape.labels else "no") != "no"
     # Packed rows are long, so the default batch is small in training and evaluation
-    # (hpctrain/training/preflight/dataset_facts.py).
+    # (hpctrain/training/preflight/rules.py).
     rows = rows_unasked(dataset)
     layout = Layout(
         nodes=nodes,

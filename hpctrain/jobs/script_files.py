@@ -151,7 +151,7 @@ def _say_what_is_left_out(written: Path, asked: Request, say: Callable[[str], No
         )
     if not set(made.arguments) <= set(words_of(asked)):
         words = printable(shell.join(made.arguments))
-        say(f"note: {written} is rendered again, without its earlier options: {words}")
+        say(f"note: {written} is rendered again; its options were: {words}")
 
 
 def _read(path: Path) -> str:
