@@ -94,8 +94,8 @@ def of_job(word: str | None, *, every_job: bool = False) -> LogSelection:
         is_silent = isinstance(error, SchedulerError)
         why = "Slurm does not answer" if is_silent else f"no scheduler knows job {word} any more"
         if by_run is not None and log_files.of_run(by_run):
-            notes = (f"{why}: whether {word} still runs is not known",) if is_silent else ()
-            return replace(of_paths([by_run]), notes=notes)
+            unknown = f"{why}: whether {word} still runs is not known"
+            return replace(of_paths([by_run]), notes=(unknown,) if is_silent else ())
         is_job = word is not None and is_number(word.replace("_", ""))
         named = log_files.named_after(word, Path.cwd()) if word is not None and is_job else ()
         if not named:

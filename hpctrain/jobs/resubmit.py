@@ -352,8 +352,12 @@ def plan_fix(runs: Path, left: ResubmitPlan) -> FixPlan:
             fix=f"hpctrain resubmit {left.tag}",
         )
     if whole.kind == "sweep":
-        indices = [at for each in left.parts for at in each.part.run_ids(left.tag).values()]
-        tasks = arrays.compress(at for at in indices if at is not None)
+        tasks = arrays.compress(
+            index
+            for each in left.parts
+            for index in each.part.run_ids(left.tag).values()
+            if index is not None
+        )
         raise UsageError(
             f"{left.tag} is a sweep, and --apply-fix changes the config of single jobs only",
             fix=f"hpctrain explain {left.runs[0]}",
