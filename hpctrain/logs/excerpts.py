@@ -216,7 +216,6 @@ _OTHER = re.compile(
 #: The first line of a traceback.
 HEAD = "Traceback (most recent call last)"
 _FRAME = re.compile(r"  +File \"")
-_DIGITS = re.compile(r"(\d+)")
 #: A frame, and the files of libraries, of Python itself and of installed commands.
 _PLACE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _LIBRARY = re.compile(
@@ -229,12 +228,6 @@ _OF_LAUNCHER = re.compile(r"(?:[\w.]+\.)?(?:CalledProcessError: Command |ChildFa
 #: Functions that raise an error of the code that called them.
 _PASSES_ON = frozenset({"__getattr__", "__getattribute__", "__getitem__", "_call_impl", "reraise"})
 _CODE_LENGTH = 160
-#: A rank in the prefix that a log collector added.
-_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,6})\b")
-#: Text before a number that identifies a process.
-_PROCESS = re.compile(
-    r"(?i)(?:rank|worker|task|proc(?:ess)?|pid|node|host|gpu|replica|pod|actor)s?\W{0,3}$"
-)
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|NotFound|Iteration|Timeout|Failure|Failed|Child\w*)|[A-Za-z_]\w*(?:\.\w+)+|Exception)(?::|$)"
 )
@@ -246,17 +239,6 @@ _CHAINED = re.compile(
 _IGNORED = re.compile(
     rb"Exception ignored (?:in|while|on|due)|--- Logging error ---|Error in atexit\._run_exitfuncs:"
     rb"|Could not load bitsandbytes native library"
-)
-
-
-#: An uncaught error, to its last line.
-_DEAD = re.compile(
-    rb"^Traceback \(most recent call last\):\r?\n  File .*, in <module>\r?\n(?:[ \t].*\n)*\S.*\n",
-    re.MULTILINE,
-)
-#: What follows the error of each rank, and is no start of a run.
-_NO_START = re.compile(
-    rb"(?i)exception|error|traceback|terminate|abort|warn|rank|process|signal|nccl|wandb|\A\W|\A[WEIF]\d{4} "
 )
 
 
@@ -368,10 +350,7 @@ class Open:
     def close(self) -> ErrorExcerpt:
         """Return the excerpt to show."""
         labelled = [text.label(text.clean(raw)) for raw in self.text.split(b"\n")]
-        mine, rank = _own(labelled, self.label), self.excerpt.rank
-        if found := _collected(mine):
-            front, mine = found
-            rank = int(said[1]) if rank is None and (said := _RANK.search(front)) else rank
+        mine = _own(labelled, self.label)
         raised: dict[str, str] = {}
         is_launcher = False
         is_ignored = _IGNORED.search(self.before.rstrip().rpartition(b"\n")[2])
@@ -404,7 +383,6 @@ class Open:
             lines=tuple(shown),
             error=error,
             traceback=is_traceback,
-            rank=rank,
             raised=raised,
             launcher=is_launcher,
         )
@@ -516,48 +494,7 @@ class Errors:
         return self._steps.steps_since(each.steps) >= _OVER
 
 
-def _collected(lines: list[str]) -> tuple[str, list[str]] | None:
-    """Return the prefix that a log collector added to a traceback's lines (a time, a process), and
-    its lines without it.
-
-    A logger adds its prefix to the first line only; the error was then caught, and this is None.
-    """
-    front, head, rest = lines[0].partition(HEAD) if lines else ("", "", "")
-    if not head or not front.strip(" +|"):
-        return None
-    parts = _DIGITS.split(front)
-    form = re.compile(r"\d+".join(re.escape(part) for part in parts[::2]))
-    matches = ((line, form.match(line)) for line in lines[1:20])
-    if not any(match and _FRAME.match(line, match.end()) for line, match in matches):
-        return None
-    # A number that is not part of a time identifies the process.
-    kept = [re.escape(part) for part in parts]
-    for at in range(1, len(parts), 2):
-        before, behind = parts[at - 1], parts[at + 1]
-        of_a_time = before[-1:] in tuple(":.,-/T+") or behind[:1] in tuple(":.,-/T")
-        if (of_a_time or not before[-1:].strip()) and not _PROCESS.search(before):
-            kept[at] = r"\d+"
-    own = re.compile("".join(kept))
-    behind = (line[match.end() :] for line in lines[1:] if (match := own.match(line)))
-    return front, [head + rest, *behind]
-
-
-def reruns(piece: bytes) -> list[int]:
-    """Return the positions directly behind an uncaught error where the line comes again that came
-    behind the first one: a process dies once, so a run was started again.
-    """
-    ends = [found.end() for found in _DEAD.finditer(piece)]
-    begin = piece[ends[0] :].partition(b"\n")[0] if ends else b""
-    if not begin.strip() or _NO_START.search(begin):
-        return []
-    return [end for end in ends[1:] if piece.startswith(begin + b"\n", end)]
-
-
 def _traceback(lines: list[str]) -> list[str]:
-    if len(lines) > 1 and lines[1].startswith('File "'):
-        # Posted somewhere without its indentation: neither frames nor code can be told by it.
-        last = next((n for n, line in enumerate(lines) if _EXCEPTION.match(line)), len(lines) - 1)
-        return [*lines[:last], *_exception(lines[last:])]
     end = 1
     while end < len(lines):
         if lines[end].startswith(_INNER) or not lines[end].strip():

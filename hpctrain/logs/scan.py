@@ -248,7 +248,7 @@ class FileScan:
         waiting, self._waiting = self._waiting, []
         for hit, near, lines in waiting:
             self._look_behind(hit, near, lines, piece[:_NEAR_BYTES])
-        self._heads = _heads_in(piece, self._head) if self._head else excerpts.reruns(piece)
+        self._heads = _heads_in(piece, self._head)
         low = piece.lower()
         if found := self._find(low):
             end = len(low) - max(0, _END - following)
@@ -342,8 +342,7 @@ class FileScan:
     ) -> None:
         here.count()
         if here.number == 1 and signature.role in ("line", "error"):
-            # The first line is an error, which may be repeated.
-            self._head, self._heads = None, excerpts.reruns(here.piece)
+            self._head, self._heads = None, []  # the first line is an error, which may be repeated
         self._steps.up_to(here.piece, here.end)  # the line itself is not a step after it
         rule = signature.rule
         match signature.role:

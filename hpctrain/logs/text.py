@@ -64,7 +64,7 @@ _LABEL = re.compile(
 )
 _LABELS = re.compile(r"(?: {0,5}[0-9]{1,6}: |\[[A-Za-z_-]{1,30}[0-9]{1,6}\]: ?)+")
 _NODE = re.compile(
-    r"(?!slurmstepd-)(?!(?:fp|bf|int|uint|float|sm|utf|sha|md|gfx|cuda|rocm|step|epoch|line|iter|layer|rank|python|pid|version)[-_]?[0-9])(?!(?:gpu|cpu)[-_]?[0-9]{1,2}:)"
+    r"(?!slurmstepd-)(?!(?:fp|bf|int|uint|float|sm|utf|sha|md|gfx|cuda|rocm|step|epoch|line|iter|layer|rank|python|pid|version)[-_]?[0-9])(?!(?:gpu|cpu)[-_]?(?:[0-9]|[1-9][0-9]):)"
     r"([a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,20}){0,4}(?<![0-9])(?:[0-9]{2,8}|-[0-9]{1,6})"
     r"|[0-9]{1,3}(?:\.[0-9]{1,3}){3}): "
 )

@@ -14,12 +14,13 @@ import os
 import stat
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from hpctrain.util.schema import Problem, Section
+from hpctrain.util.schema import Section
 
 T = TypeVar("T")
 #: More than any record needs; a larger file is not read.
@@ -139,73 +140,56 @@ def made(kind: type[T], value: Any) -> T | None:
     Unknown keys are ignored. Lists become tuples if the field is one, and objects dataclasses: of a
     field, in its list or in its mapping.
     """
-    if not isinstance(value, Mapping):
-        return None
-    hashable: Any = kind
-    wanted = _fields(hashable)
     try:
-        known = {
-            name: _converted(item, wanted[name]) for name, item in value.items() if name in wanted
-        }
-        return (
-            kind(**known) if all(fits(item, wanted[name]) for name, item in known.items()) else None
-        )
-    except (TypeError, Problem, RecursionError):  # a missing field, a bad section, nested too deep
+        found: T = _converted(value, kind)
+        return found
+    except (TypeError, ValueError, OverflowError, RecursionError):  # a bad section, too
         return None
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    """Return a JSON value as its type: what `fits` checks, a union, a list, a tuple, a mapping, a
+    section, or a dataclass.
+
+    Raises:
+        TypeError, ValueError: it has another type.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        for each in inner:
+            with suppress(TypeError, ValueError):
+                return _converted(value, each)
+    elif origin in (list, tuple) and isinstance(value, list | tuple):
+        is_fixed = origin is tuple and inner[-1] is not Ellipsis
+        kinds = inner if is_fixed else [inner[0]] * len(value)
+        return origin(_converted(item, each) for item, each in zip(value, kinds, strict=True))
+    elif origin in (dict, Mapping) and isinstance(value, dict):
+        return {key: _converted(item, inner[1]) for key, item in value.items()}
+    elif isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, dict):
+        return kind.read(value)
+    elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, Mapping):
+        wanted = _fields(kind)
+        known = {name: item for name, item in value.items() if name in wanted}
+        return kind(**{name: _converted(item, wanted[name]) for name, item in known.items()})
+    elif fits(value, kind):
+        return value
+    raise TypeError(f"{value!r} is not {kind}")
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a JSON value has a type: None, bool, int, float (includes integers), str, a value of
-    a Literal, a union, a list, a tuple, a dict.
+    """Whether a JSON value has a type: Any, None, bool, int, float (includes integers), str, or a
+    value of a Literal.
     """
-    if kind is Any:
-        return True
-    if kind is None or kind is type(None):
-        return value is None
-    if kind is float:
-        return (
-            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        )
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return any(fits(value, each) for each in inner)
-    if origin is Literal:
-        return any(type(value) is type(each) and value == each for each in inner)
-    if origin is tuple and inner[-1] is not Ellipsis:
-        return (
-            isinstance(value, tuple)
-            and len(value) == len(inner)
-            and all(fits(item, each) for item, each in zip(value, inner, strict=True))
-        )
-    if origin in (list, tuple):
-        return isinstance(value, origin) and all(fits(item, inner[0]) for item in value)
-    if origin in (dict, Mapping):
-        return isinstance(value, dict) and all(fits(item, inner[1]) for item in value.values())
+    if kind in (Any, None):
+        return kind is Any or value is None
+    if kind in (int, float):
+        is_number = isinstance(value, int | kind) and not isinstance(value, bool)
+        return is_number and math.isfinite(value)
+    if get_origin(kind) is Literal:
+        return any(type(value) is type(each) and value == each for each in get_args(kind))
     return isinstance(value, kind)
 
 
 @cache
 def _fields(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
-
-
-def _converted(value: Any, kind: Any) -> Any:
-    if not isinstance(value, list | tuple | dict):
-        return value
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):  # `X | None`
-        return _converted(value, inner[0])
-    if isinstance(kind, type) and issubclass(kind, Section):
-        return kind.read(value)
-    if is_dataclass(kind) and isinstance(kind, type):
-        return made(kind, value)
-    if origin is Mapping and isinstance(value, dict):
-        return {key: _converted(item, inner[1]) for key, item in value.items()}
-    if origin is not tuple or isinstance(value, dict):
-        return value
-    kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
-    if len(kinds) != len(value):
-        return value
-    return tuple(_converted(item, each) for item, each in zip(value, kinds, strict=True))

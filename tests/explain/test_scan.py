@@ -297,25 +297,6 @@ def test_steps_behind_a_repeated_first_line_are_of_another_run(
     assert (hit.part, hit.parts) == (0, parts)
 
 
-@pytest.mark.parametrize(
-    ("begin", "parts"),
-    [
-        # https://github.com/Einstein-G/Denoising output_multitrain.err
-        pytest.param(b"Using TensorFlow backend.\n", [0, 1], id="a run appended to another"),
-        pytest.param(b"W1120 Sending process 14 closing signal SIGTERM\n", [0, 0], id="launcher"),
-        pytest.param(b"", [0, 0], id="several ranks"),
-    ],
-)
-def test_a_line_that_comes_again_behind_an_uncaught_error_begins_another_run(
-    begin: bytes, parts: list[int], tmp_path: Path
-) -> None:
-    died = b"Traceback (most recent call last):\n" + b'  File "fit.py", line 3, in <module>\n'
-    died += b"    main()\n"
-    error = b"ValueError: the data are gone\n"
-    hits = look(tmp_path, died + error + begin + died + OOM + begin + died + OOM).hits
-    assert sorted(hit.part for hit in hits) == parts
-
-
 def test_a_traceback_that_ranks_wrote_into_each_others_is_shown_once(tmp_path: Path) -> None:
     frame = b'  File "fit.py", line 3, in <module>\n'
     code, error = b"    main()\n", b"ValueError: no such split\n"
@@ -375,41 +356,12 @@ FRAMES = (
 )
 
 
-@pytest.mark.parametrize(
-    "front",
-    [
-        "Nov 20 21:1%d:00 gpu012 python[3311]: ",
-        "2026-11-20T21:1%d:00.123456+01:00 ",
-        "(node01) ",
-        "(Worker pid=3311, ip=10.0.0.3) ",
-        "2026-11-20 21:1%d:00,123 - ERROR - ",
-        "E1120 21:1%d:00.123456    3311 main.py:12] ",
-        "gpu012: ",
-        "worker-0 | ",
-    ],
-)
-def test_a_traceback_is_found_behind_what_a_collector_puts_in_front_of_each_line(
-    front: str, tmp_path: Path
-) -> None:
-    lines = [
-        (front % number if "%" in front else front) + line
-        for number, line in enumerate(FRAMES.splitlines())
-    ]
+@pytest.mark.parametrize("front", ["(Worker pid=3311, ip=10.0.0.3) ", "gpu012: "])
+def test_a_traceback_is_found_behind_labels(front: str, tmp_path: Path) -> None:
+    lines = [front + line for line in FRAMES.splitlines()]
     lines.insert(2, "2026-11-20 21:10:00 INFO another wrote this")
     trouble, *_ = look(tmp_path, "\n".join(lines).encode()).troubles
     assert trouble.traceback
-    assert trouble.lines == tuple(FRAMES.splitlines())
-
-
-def test_a_traceback_behind_what_a_collector_puts_in_front_holds_no_frames_of_another_process(
-    tmp_path: Path,
-) -> None:
-    lines = [
-        f"12:00:0{n} worker {rank} | {line}"
-        for n, line in enumerate(FRAMES.splitlines())
-        for rank in (3, 5)
-    ]
-    trouble, *_ = look(tmp_path, "\n".join(lines).encode()).troubles
     assert trouble.lines == tuple(FRAMES.splitlines())
 
 
