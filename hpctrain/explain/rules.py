@@ -399,14 +399,12 @@ class SearchWord:
 
     Attributes:
         ends: no letter, digit or underscore follows it.
-        silences: rules that a line with it may silence.
         errors: all of the signatures have the role "error".
     """
 
     text: bytes
     ends: bool = False
     signatures: list[Signature] = field(default_factory=list)
-    silences: set[str] = field(default_factory=set)
     errors: bool = True
 
 
@@ -437,7 +435,6 @@ class SearchTable:
             text = literal.removesuffix(WORD_END)
             word = self._by_literal.setdefault(literal, SearchWord(text.encode(), text != literal))
             word.signatures.append(signature)
-            word.silences.update(signature.silenced)
             word.errors = word.errors and signature.role == "error"
 
     @property

@@ -382,10 +382,6 @@ class JobSelection:
             for index in self.indices
         ]
 
-    def rows(self) -> list[JobRecord]:
-        """Return the records as `squeue` and `sacct` list them, with one row per array task."""
-        return rows(self.job) if self.indices is None else self.records()
-
 
 def find(job_id: str) -> JobSelection | None:
     """Return what `123`, `123_4`, `123_[4-9]` or a task's own SLURM_JOB_ID selects; None if
@@ -466,8 +462,3 @@ def _unstarted(job: LocalJob, plan: Plan) -> dict[int, JobRecord]:
         for index in plan.indices
         if index not in started
     }
-
-
-def all_records() -> list[JobRecord]:
-    """Return the rows of all jobs except those that ended more than a day ago, oldest first."""
-    return [record for job in all_jobs() if job.age_s() < LISTED_S for record in rows(job)]

@@ -56,14 +56,6 @@ def step_tasks(of: Iterable[psutil.Process | None] = (None,)) -> list[psutil.Pro
     return [task for step in found for task in descendants(step, recursive=False)]
 
 
-def kill_outside_steps() -> None:
-    """Kill what the batch script started outside its steps, as slurmstepd does when the script
-    ends.
-    """
-    kept = {process.pid for step in steps() for process in [step, *descendants(step)]}
-    send([process for process in descendants() if process.pid not in kept], signal.SIGKILL)
-
-
 def reap(kept: Collection[int] = ()) -> None:
     """Reap the adopted children that have ended, except those in `kept`, which are waited for
     elsewhere; a Popen object whose child is reaped here reports 0.

@@ -140,13 +140,18 @@ class LocalScheduler:
         """
         del max_age_s
         if job_ids is None:
-            return jobs.all_records()
+            listed = (job for job in jobs.all_jobs() if job.age_s() < jobs.LISTED_S)
+            return [record for job in listed for record in jobs.rows(job)]
         return [record for selection in _find(job_ids) for record in selection.records()]
 
     def accounts(self, job_ids: Sequence[str], *, max_age_s: float = 0.0) -> list[JobRecord]:
         """Return the usage of these jobs, with one entry per array task."""
         del max_age_s
-        found = [record for selection in _find(job_ids) for record in selection.rows()]
+        found = [
+            record
+            for each in _find(job_ids)
+            for record in (jobs.rows(each.job) if each.indices is None else each.records())
+        ]
         return list({record.job_id: record for record in found}.values())
 
     def cancel(self, job_ids: Sequence[str]) -> None:

@@ -74,20 +74,12 @@ class _Holder:
         self._written: dict[str, Any] = {}
 
     def begin(self) -> None:
-        """Take over the job: adopt its processes, and wait for what it depends on."""
+        """Take over the job: adopt its processes, and wait until its dependency is met. One that
+        was met stays met, even if that job is requeued later.
+        """
         signal.signal(signal.SIGTERM, self._stop)
         processes.adopt_orphans()
         self.write("PENDING")
-        self._wait_for_dependency()
-
-    def is_over(self) -> bool:
-        """Whether nothing is left to start."""
-        return self.stopped
-
-    def _wait_for_dependency(self) -> None:
-        """Wait until the plan's dependency is met. One that was met stays met, even if that job is
-        requeued later.
-        """
         left = parse_dependency(self.plan.dependency) if self.plan.dependency is not None else []
         while left and not self.is_over():
             now = {condition: _fulfilment(*condition) for condition in left}
@@ -96,6 +88,10 @@ class _Holder:
                 never = "failed" in now.values()
                 self.write("PENDING", reason="DependencyNeverSatisfied" if never else "Dependency")
                 time.sleep(_CHECK_S)
+
+    def is_over(self) -> bool:
+        """Whether nothing is left to start."""
+        return self.stopped
 
     def _stop(self, *_: object) -> None:
         self.stopped = True
@@ -155,13 +151,13 @@ class Supervisor(_Holder):
             if limit is not None and time.time() - started > limit:
                 ended = self._end(batch, started, " DUE TO TIME LIMIT")
                 return ended | {"state": "TIMEOUT", "reason": "TimeLimit"}
-            if self.requeues():
+            if self.is_requeued:
                 ended = self._end(batch, started, " DUE TO JOB REQUEUE")
                 return ended if self.is_over() else _REQUEUE
             time.sleep(_POLL_S)
         processes.kill_descendants()
         # `scontrol requeue` may have been the script's last command.
-        if self.requeues() and not self.is_over():
+        if self.is_requeued and not self.is_over():
             return _REQUEUE
         code = batch.returncode
         if code == 0:
@@ -212,17 +208,17 @@ class Supervisor(_Holder):
         deadline = time.monotonic() + kill_wait_s()
         while time.monotonic() < deadline:
             if batch.poll() is not None:
-                processes.kill_outside_steps()
-                if not processes.steps():
+                # What the script started outside its steps ends with it, as with slurmstepd.
+                steps = processes.steps()
+                kept = {each.pid for step in steps for each in [step, *processes.descendants(step)]}
+                left = [each for each in processes.descendants() if each.pid not in kept]
+                processes.send(left, signal.SIGKILL)
+                if not steps:
                     break
             time.sleep(_POLL_S)
         processes.kill_descendants()
         batch.wait()
         return {"state": "CANCELLED", "reason": None, **_TERMINATED}
-
-    def requeues(self) -> bool:
-        """Whether `scontrol requeue` was called since the last start."""
-        return self.is_requeued
 
     def _requeue(self, *_: object) -> None:
         self.is_requeued = True

@@ -355,8 +355,6 @@ class Open:
         is_launcher = False
         is_ignored = _IGNORED.search(self.before.rstrip().rpartition(b"\n")[2])
         is_traceback = bool(mine and _TRACEBACK.match(mine[0]) and not is_ignored)
-        if not is_traceback and (headless := self._frames_before(mine)):
-            is_traceback, mine = True, headless
         if is_traceback:
             shown = [line for line in _traceback(mine) if line.strip()]
             if any(a == b and _FRAME.match(a) for a, b in itertools.pairwise(shown)):
@@ -386,18 +384,6 @@ class Open:
             raised=raised,
             launcher=is_launcher,
         )
-
-    def _frames_before(self, mine: list[str]) -> list[str]:
-        """Return a traceback whose head is missing, from its first frame; empty for other errors."""
-        end = next((n for n, line in enumerate(mine[:40]) if not line.startswith(_INNER)), 0)
-        if not mine or not _EXCEPTION.match(mine[end]):
-            return []
-        before = [text.label(text.clean(raw)) for raw in self.before.split(b"\n")]
-        own = [each.rest for each in before if each.rank == self.label.rank and each.rest.strip()]
-        frames = [*itertools.takewhile(lambda line: line.startswith(_INNER), reversed(own))][::-1]
-        lines = [*frames, *mine]
-        first = next((n for n, line in enumerate(lines) if _FRAME.match(line)), len(frames) + end)
-        return lines[first:] if first < len(frames) + end else []
 
     def _lines_before(self) -> list[str]:
         before = map(text.label, map(text.clean, self.before.split(b"\n")[-4:]))
@@ -449,17 +435,12 @@ class Errors:
         self.found: list[Open] = []
         self.mine: list[Open] = []
         self._steps = steps
-        self._room: tuple[int, int, bool] = (-1, -1, True)
 
     def has_room(self) -> bool:
         """Whether another error can be stored: there are few, or one was recovered from and can be
         replaced.
         """
-        asked = len(self.mine), self._steps.count + self._steps.others
-        if asked != self._room[:2]:  # called for each line with an error word
-            has_room = asked[0] < MOST or any(map(self._is_over, self.mine))
-            self._room = (*asked, has_room)
-        return self._room[2]
+        return len(self.mine) < MOST or any(map(self._is_over, self.mine))
 
     def add(self, new: Open) -> None:
         """Add an error; if there are too many, it replaces the last one that was recovered from."""
@@ -469,7 +450,6 @@ class Errors:
             self.found = [each for each in self.found if each not in gone]
         self.mine.append(new)
         self.found.append(new)
-        self._room = (-1, -1, True)
 
     def goes_on(self, line: int, label: text.Label) -> bool:
         """Whether a line belongs to a known error; a traceback after a line with an error word is a

@@ -202,7 +202,7 @@ def of_run(run_dir: Path) -> tuple[LogFile, ...]:
     first; empty if the run does not exist.
 
     A requeued job appends to its files: these have no attempt, because they contain several. A
-    rank's own file is a `copy`.
+    rank's own file is a `copy`: its lines are also in the job's output.
     """
     run_dir = run_dir.absolute()
     runs = run_dir.parent
@@ -220,7 +220,9 @@ def of_run(run_dir: Path) -> tuple[LogFile, ...]:
             files = named_after(job, project) or files
         found += (replace(file, attempt=only) for file in files)
         for attempt in attempts:
-            found += of_attempt(run_dir, attempt.name, job=job)
+            paths = _in_directory(run_dir / "attempts" / attempt.name / RANKS, _DEPTH)
+            ranks = [log_file(path, job=job, attempt=attempt.name, copy=True) for path in paths]
+            found += sorted(ranks, key=order)
     return _numbered(found)
 
 
@@ -242,16 +244,6 @@ def of_job(
         many = sorted(path.parent.glob(pattern), key=natural) if _EACH.search(path.name) else [path]
         found += [log_file(each, stream=stream, job=job) for each in many]
     return _numbered(found)
-
-
-def of_attempt(run_dir: Path, attempt: str, *, job: str | None = None) -> tuple[LogFile, ...]:
-    """Return the per-rank logs of one attempt, sorted by rank, if its job script keeps them; their
-    lines are also in the job's output.
-    """
-    paths = _in_directory(run_dir / "attempts" / attempt / RANKS, _DEPTH)
-    return _numbered(
-        sorted([log_file(path, job=job, attempt=attempt, copy=True) for path in paths], key=order)
-    )
 
 
 def of_paths(paths: Iterable[Path]) -> tuple[LogFile, ...]:

@@ -195,10 +195,6 @@ class Growing:
             found += self.look()
         return found + self._cutter.rest()
 
-    def lines(self) -> list[bytes]:
-        """Return the new lines."""
-        return split(self.look())
-
     def _read(self, stream: io.FileIO) -> bytes:
         status, before = os.fstat(stream.fileno()), b""
         now = (status.st_dev, status.st_ino)

@@ -205,7 +205,6 @@ class FileScan:
         self.size = 0
         self._kept: dict[tuple[str, int | None, str | None, int], _Kept] = {}
         self._waiting: list[tuple[Match, tuple[str, ...], int]] = []
-        self._dead: set[int] = set()
         self._skipped: Counter[int] = Counter()
         self._hosts: dict[int, str] = {}
         self._steps, self._done = excerpts.Steps(), 0
@@ -289,12 +288,10 @@ class FileScan:
         return kept, weights
 
     def _search(self, piece: bytes, low: bytes, found: Found, weights: dict[int, int]) -> None:
-        words, dead = self._table.words, self._dead
+        words = self._table.words
         here = LineAt(piece, self._line)
         size = len(low)
         for index, at, until in found:
-            if index in dead:
-                continue
             word = words[index]
             if word.ends and until < size and low[until] in _WORD:
                 continue
@@ -308,14 +305,10 @@ class FileScan:
             here.weight = weights.get(index, 1)
             self._heads_before(here.begin, piece)
             self._examine(word, here)
-            if not self.unless.isdisjoint(word.silences) and all(
-                self._is_silenced(each) for each in word.signatures
-            ):
-                dead.add(index)
 
     def _examine(self, word: SearchWord, here: LineAt) -> None:
         for signature in word.signatures:
-            if signature.role == "unless" and self._is_silenced(signature):
+            if signature.role == "unless" and self.unless.issuperset(signature.silenced):
                 continue
             if signature.role == "error":
                 # Earlier errors may have been recovered from by now.
@@ -331,9 +324,6 @@ class FileScan:
                 is_logged = match is not None
             if match is not None:
                 self._matches(signature, match, here, logged=is_logged)
-
-    def _is_silenced(self, signature: Signature) -> bool:
-        return signature.role == "unless" and self.unless.issuperset(signature.silenced)
 
     # -- one line ----------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ Most lines are plain: they need one decoding and one character check in C, and n
 
 from __future__ import annotations
 
-import codecs
 import re
 from datetime import datetime
 from functools import lru_cache
@@ -110,17 +109,8 @@ class Label(NamedTuple):
     local_rank: int | None = None
 
 
-def _as_latin_1(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    return error.object[error.start : error.end].decode("latin-1"), error.end
-
-
-codecs.register_error("hpctrain.logs", _as_latin_1)
-
-
 def clean(raw: bytes | str) -> str:
-    """Return one line for display: decoded as UTF-8, else as Latin-1; no NULs, escape sequences, or
+    """Return one line for display: decoded as UTF-8; no NULs, escape sequences, or
     control characters.
 
     Of text overwritten with carriage returns, only superseded progress bars are removed. Tabs stay.
@@ -128,7 +118,7 @@ def clean(raw: bytes | str) -> str:
     Idempotent.
     """
     if isinstance(raw, bytes):
-        raw = raw.replace(b"\0", b"").decode("utf-8", "hpctrain.logs")
+        raw = raw.replace(b"\0", b"").decode("utf-8", "replace")
     text = raw.strip("\r\n")
     if text.isprintable() and len(text) <= MOST and "%|" not in text:
         return text

@@ -160,17 +160,17 @@ def whole(chosen: LogSelection, view: LogView, write: Callable[[str], None]) -> 
     selected = filter(LineFilter(view).passes, _merged(groups, view))
     lines = selected if view.last is None else deque(selected, maxlen=view.last)
     shown = 0
-    for job, of_job in itertools.groupby(lines, key=_place):
+    for job, of_job in itertools.groupby(
+        lines, key=lambda line: (line.file.job, line.file.attempt)
+    ):
         if several and job[0]:
             write(f"==> job {job[0]} <==\n")
-        for each in merge.folded(of_job, processes=_folded_processes(chosen, view)):
+        for each in merge.folded(
+            of_job, processes=1 if view.rank is not None else chosen.processes
+        ):
             write(rendered(each, view, many=many) + "\n")
             shown += 1
     return shown
-
-
-def _place(line: merge.Line) -> tuple[str | None, str | None]:
-    return line.file.job, line.file.attempt
 
 
 def _merged(groups: Iterable[list[LogFile]], view: LogView) -> Iterator[merge.Line]:
@@ -197,7 +197,7 @@ class FollowedLogs:
     ) -> None:
         self._chosen, self._view, self._write, self._say = chosen, view, write, say
         self._selector = LineFilter(view)
-        self._folder = merge.Folder(processes=_folded_processes(chosen, view))
+        self._folder = merge.Folder(processes=1 if view.rank is not None else chosen.processes)
         self._growing: dict[Path, tuple[LogFile, read.Growing]] = {}
         self._looks = 0
         self._held_since: float | None = None
@@ -273,7 +273,3 @@ def rendered(folded: merge.Folded, view: LogView, *, many: bool = False) -> str:
         who = "" if is_named else f"[{hostlist.compress(sorted(nodes))}] "
     times = f"  x{folded.count}" if folded.count > 1 and shown.strip() else ""
     return f"{who}{shown}{times}"
-
-
-def _folded_processes(chosen: LogSelection, view: LogView) -> int | None:
-    return 1 if view.rank is not None else chosen.processes

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,8 +227,3 @@ def _listed(project: Path) -> bytes:
     ignored = rules.read_ignored(project)
     left_out = rules.patterns(ignored, rules.NOT_SENT, (*rules.REMADE, *rules.PRODUCTS))
     return b"".join(os.fsencode(f"./{path}\0") for path in rules.walk(project, left_out, refuse))
-
-
-def command(target: Destination, options: Sequence[str]) -> str:
-    """Return the command that syncs to the destination."""
-    return shell.join(("hpctrain", "sync", str(target), *options))

@@ -87,7 +87,7 @@ class Comparison:
     higher: bool
     study: str | None
     now: float
-    next: tuple[str, ...]
+    next: tuple[str, ...] = ()
 
     @property
     def best(self) -> ComparedRun | None:
@@ -168,9 +168,16 @@ def gather(
         higher=higher,
         study=study,
         now=now,
-        next=(),
     )
-    return replace(found, next=_next_commands(found, runs_dir))
+    best, commands = found.best, []
+    if best is not None and study:
+        commands.append(f"hpctrain tune best {shlex.quote(study)} --to best.yaml")
+    if best is not None:
+        commands.append(layout.in_runs_dir(f"hpctrain report {shlex.quote(best.id)}", runs_dir))
+    failed = [
+        f"hpctrain explain {shlex.quote(row.id)}" for row in found.rows if row.state == "failed"
+    ]
+    return replace(found, next=(*commands, *failed[:1]))
 
 
 def _metric(points: Mapping[str, Sequence[history.Point]], asked: str | None) -> str | None:
@@ -219,16 +226,6 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "next": list(found.next),
         "runs": [asdict(row) for row in found.rows],
     }
-
-
-def _next_commands(found: Comparison, runs_dir: Path) -> tuple[str, ...]:
-    commands, best = [], found.best
-    if best is not None and found.study:
-        commands.append(f"hpctrain tune best {shlex.quote(found.study)} --to best.yaml")
-    if best is not None:
-        commands.append(layout.in_runs_dir(f"hpctrain report {shlex.quote(best.id)}", runs_dir))
-    failed = [row.id for row in found.rows if row.state == "failed"]
-    return (*commands, *(f"hpctrain explain {shlex.quote(run)}" for run in failed[:1]))
 
 
 def cell(value: Scalar) -> str:

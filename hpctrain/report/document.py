@@ -495,11 +495,24 @@ def of_comparison(found: Comparison) -> Document:
         classes=["best" if row is found.best else "" for row in found.rows],
     )
     best = best_words(found)
+    having = [row for row in found.rows if row.curve]
+    left = len(having) - CURVES
+    curves = Chart(
+        id="curves",
+        title="Loss curves",
+        series=_coloured(
+            {row.id: dict(row.curve) for row in having[:CURVES]},
+            found.best.id if found.best is not None else None,
+            f"{found.best.id} (best)" if found.best is not None else "",
+        ),
+        says="training loss of each run"
+        + (f"; the best {CURVES}, {left} more are left out" if left > 0 else ""),
+    )
     return Document(
         title=found.title,
         lead=(summary, *([best] if best else [])),
         sections=_filled(
-            [("curves", "Loss curves", comparison_charts(found)), ("runs", "Runs", [runs])]
+            [("curves", "Loss curves", [curves] if having else []), ("runs", "Runs", [runs])]
         ),
         next=found.next,
         at=found.now,
@@ -698,28 +711,3 @@ def _coloured(
             )
         )
     return tuple(found)
-
-
-# -- charts: several runs --------------------------------------------------------------------------
-
-
-def comparison_charts(found: Comparison) -> list[Chart]:
-    """Return the loss curves in one chart, the best one marked."""
-    having = [row for row in found.rows if row.curve]
-    best = found.best.id if found.best is not None else None
-    left = len(having) - CURVES
-    more = f"; the best {CURVES}, {left} more are left out" if left > 0 else ""
-    curves = {row.id: dict(row.curve) for row in having[:CURVES]}
-    series = _coloured(curves, best, f"{best} (best)")
-    return (
-        [
-            Chart(
-                id="curves",
-                title="Loss curves",
-                series=series,
-                says=f"training loss of each run{more}",
-            )
-        ]
-        if having
-        else []
-    )

@@ -143,18 +143,14 @@ def ranks(progress: Progress, most: int) -> list[Line]:
     if not samples or most < 1:
         return []
     gpus = [s for s in samples if _part(s) is not None or s.gpu_utilisation_percent is not None]
-    known = gpus or [sample for sample in samples if sample.rss_mib is not None]
     foot = _hosts(samples)
-    kept = sorted(known, key=lambda each: -(_part(each) or 0.0))
-    if len(known) > (room := most - len(foot)):
+    kept = sorted(gpus, key=lambda each: -(_part(each) or 0.0))
+    if len(gpus) > (room := most - len(foot)):
         kept = kept[: max(0, room - 1)]
-        foot = [(f"and {len(known) - len(kept)} more{', less full' * bool(gpus)}", ""), *foot]
+        foot = [(f"and {len(gpus) - len(kept)} more, less full", ""), *foot]
     lines: list[Line] = []
     longest = max(len(_name(sample)) for sample in samples)
     for each in sorted(kept, key=lambda each: each.rank):
-        if not gpus:
-            lines.append((f"{_name(each)} {_gib(each.rss_mib)} GiB", ""))
-            continue
         percent, part = each.gpu_utilisation_percent, _part(each)
         busy = bar(None if percent is None else percent / 100, 10)
         total = "-" if each.gpu_total_mib is None else f"{each.gpu_total_mib / 1024:.0f}"
@@ -276,8 +272,8 @@ def bar(part: float | None, width: int) -> str:
 def curve(points: Sequence[Point], width: int, height: int) -> list[str]:
     """Draw a curve of `height` lines with its scale at the left and the first and last x below.
 
-    Points in the same column are averaged; a column without points repeats the previous one. A
-    column without a finite value is marked `x` at the top.
+    Points in the same column are averaged; a column without a finite one repeats the previous
+    column.
 
     Args:
         points: (x, y), sorted by x.
@@ -308,9 +304,6 @@ def curve(points: Sequence[Point], width: int, height: int) -> list[str]:
         body = "".join(_LEVELS[min(8, max(0, math.ceil(h - row * 8)))] for h in heights[1:])
         label = {0: text.number(low, 3), rows - 1: text.number(high, 3)}.get(row)
         lines.append(f"{label or '':>{_LABEL}} {'│' if label is None else '┤'}{body}")
-    for at, (ys, mean) in enumerate(zip(columns, means, strict=True), _LABEL + 2):
-        if ys and mean is None:
-            lines[0] = f"{lines[0][:at]}x{lines[0][at + 1 :]}"
     ends = f"{first:.0f}", f"{last:.0f}" if last > first else ""
     lines.append(f"{'step':>{_LABEL}}  {ends[0]}{ends[1]:>{max(0, inner - len(ends[0]))}}")
     return [line[:width].ljust(width) for line in lines]

@@ -21,7 +21,7 @@ from hpctrain.errors import SchedulerError
 from hpctrain.jobs import request, schedulers
 from hpctrain.jobs.targets import Target
 from hpctrain.logs import files
-from hpctrain.logs.read import Growing
+from hpctrain.logs.read import Growing, split
 from hpctrain.report import idle, live, queue
 from hpctrain.runs import job_state, launch, layout, progress, store
 from hpctrain.runs.progress import Lines, Progress
@@ -48,14 +48,12 @@ class StatusPoller:
         records: by job id; pending tasks share one, as Slurm shows them (`123_[4-9]`).
         taken: time of each record, in seconds since the epoch.
         unreachable: why Slurm did not answer the last query, or None.
-        asked: number of queries to Slurm.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.records: dict[str, JobRecord] = {}
         self.taken: dict[str, float] = {}
         self.unreachable: SchedulerError | None = None
-        self.asked = 0
         self._clock, self._last, self._pause = clock, float("-inf"), _ASK_S
         self._question: tuple[list[str], Future[list[JobRecord]]] | None = None
 
@@ -80,7 +78,6 @@ class StatusPoller:
             if scheduler.name == "local" and mine:
                 self._keep(query(), mine)
             elif mine and self._question is None and self._clock() >= self._last + self._pause:
-                self.asked += 1
                 self._question = mine, schedulers.in_background(query)
         if self._question is not None and futures.wait([self._question[1]], patience).done:
             (mine, question), self._question = self._question, None
@@ -200,7 +197,7 @@ class WatchedRun:
             config = request.ran_with(run, self.runs)[0] or {}
             self.gpus_per_node = (config.get("resources") or {}).get("gpus_per_node")
         self._find_logs()
-        new = [line for log in self._logs.values() for line in log.lines()]
+        new = [line for log in self._logs.values() for line in split(log.look())]
         for raw in new:
             self._lines.add(raw.decode("utf-8", "replace"))
         if changed or new:
@@ -441,7 +438,23 @@ class ChangeLog:
         is_due = now - self._step_at >= STEP_S or ended
         if step is not None and is_due and self._is_new("step", step):
             self._step_at = now
-            yield _change("step", _step_words(view, known), **_step_values(view, known))
+            of = f" of {known.max_steps}" if known.max_steps else ""
+            parts = [
+                f"step {step}{of}" if step else "the training has started",
+                "" if known.loss is None else f"loss {number(known.loss)}",
+                "" if known.tokens_per_s is None else f"{known.tokens_per_s:.0f} tokens/s",
+                view.verdict,
+            ]
+            yield _change(
+                "step",
+                ", ".join(filter(None, parts)),
+                **{name: getattr(known, name) for name in _MEASURED},
+                worst=queue.worst_rank(known.worst, "node"),
+                eta_s=view.eta_s,
+                elapsed_s=view.elapsed_s,
+                time_limit_s=view.limit_s,
+                fits=view.fits,
+            )
         if self._is_new("saved", known.saved_step) and known.saved_step is not None:
             yield _change("saved", f"saved checkpoint-{known.saved_step}", step=known.saved_step)
         for waste in view.idle:
@@ -460,28 +473,6 @@ class ChangeLog:
 
 def _change(kind: str, text: str, **values: Any) -> dict[str, Any]:
     return {"change": kind, "text": text, **values}
-
-
-def _step_words(view: live.View, known: Progress) -> str:
-    of = f" of {known.max_steps}" if known.max_steps else ""
-    parts = [
-        f"step {known.step}{of}" if known.step else "the training has started",
-        "" if known.loss is None else f"loss {number(known.loss)}",
-        "" if known.tokens_per_s is None else f"{known.tokens_per_s:.0f} tokens/s",
-        view.verdict,
-    ]
-    return ", ".join(filter(None, parts))
-
-
-def _step_values(view: live.View, known: Progress) -> dict[str, Any]:
-    return {
-        **{name: getattr(known, name) for name in _MEASURED},
-        "worst": queue.worst_rank(known.worst, "node"),
-        "eta_s": view.eta_s,
-        "elapsed_s": view.elapsed_s,
-        "time_limit_s": view.limit_s,
-        "fits": view.fits,
-    }
 
 
 # -- the session -----------------------------------------------------------------------------------

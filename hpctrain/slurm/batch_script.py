@@ -31,7 +31,7 @@ def text(script: Path) -> str:
         OSError: it cannot be read.
     """
     # Line endings stay unchanged: Slurm refuses those of DOS.
-    return stored.read_given(script).decode("utf-8", "surrogateescape")
+    return stored.read_regular(script, pipes=True).decode("utf-8", "surrogateescape")
 
 
 def parse(content: str, script: Path) -> list[Directive]:

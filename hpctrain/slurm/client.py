@@ -121,7 +121,8 @@ class SlurmScheduler:
             return self._look_for(sent, quoted(done))
         query_cache.invalidate()
         sent = ledger.found(sent, *named)
-        dropped = [name for name in process.leaks(os.environ) if name.startswith("SBATCH_")]
+        dropped = sorted(set(os.environ) - set(process.clean(os.environ)))
+        dropped = [name for name in dropped if name.startswith("SBATCH_")]
         told = [f"not passed on, because they would override the script: {', '.join(dropped)}"]
         notes = [line for line in done.stderr.splitlines() if line.strip()]
         return replace(sent, notes=(*notes, *(told if dropped else ())))

@@ -6,7 +6,6 @@ import getpass
 import os
 import shutil
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import psutil
@@ -48,12 +47,6 @@ class Quota:
     command: str
 
 
-@cache
-def _mounts() -> list[tuple[Path, str, str]]:
-    found = psutil.disk_partitions(all=True)
-    return [(Path(each.mountpoint), each.fstype, each.device) for each in reversed(found)]
-
-
 def file_system(path: str | Path) -> FileSystem | None:
     """Return the file system of a path, or of its nearest existing parent; None if it does not
     respond.
@@ -66,14 +59,14 @@ def file_system(path: str | Path) -> FileSystem | None:
     except (OSError, ValueError):
         return None
     # Reversed: a later mount hides an earlier one at the same place.
-    above = [each for each in _mounts() if each[0] in (real, *real.parents)]
-    mount, kind, device = max(
-        above, key=lambda each: len(each[0].parts), default=(Path("/"), "unknown", "")
-    )
+    parents = [str(each) for each in (real, *real.parents)]
+    mounts = reversed(psutil.disk_partitions(all=True))
+    above = [each for each in mounts if each.mountpoint in parents]
+    mount = max(above, key=lambda each: len(each.mountpoint), default=None)
     return FileSystem(
-        mount=str(mount),
-        kind=kind,
-        device=device,
+        mount=mount.mountpoint if mount else "/",
+        kind=mount.fstype if mount else "unknown",
+        device=mount.device if mount else "",
         free=counted.f_bavail * counted.f_frsize,
     )
 

@@ -120,8 +120,3 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name in _KEPT or not _LEAKS.match(name)
     }
-
-
-def leaks(environment: Mapping[str, str]) -> list[str]:
-    """Return the names that `clean` removes."""
-    return sorted(set(environment) - set(clean(environment)))

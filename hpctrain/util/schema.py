@@ -144,11 +144,16 @@ class _Reader:
                 return written
             return self._converted(written, inner[0], path)
         if origin is Literal:
-            return _one_of(written, inner)
+            text = as_text(written)
+            if text not in inner:
+                raise Problem(f"must be {listed(map(repr, inner), 'or')}, not {text!r}")
+            return text
         if origin is tuple and not isinstance(written, tuple):
+            if not isinstance(written, list):
+                raise Problem("must be a list, such as [a, b]")
             return tuple(
                 self.value(item, inner[0], (*path, str(index)))
-                for index, item in enumerate(_as_list(written))
+                for index, item in enumerate(written)
             )
         if origin in (dict, Mapping):
             if not isinstance(written, dict):
@@ -178,25 +183,12 @@ class _Reader:
         return section
 
 
-def _one_of(written: Any, allowed: tuple[Any, ...]) -> str:
-    text = as_text(written)
-    if text not in allowed:
-        raise Problem(f"must be {listed(map(repr, allowed), 'or')}, not {text!r}")
-    return text
-
-
 def _truth(written: Any) -> bool:
     if isinstance(written, bool):
         return written
     if isinstance(written, str) and written.lower() in {"true", "false"}:
         return written.lower() == "true"
     raise Problem(f"must be true or false, not {kind_of(written)}")
-
-
-def _as_list(value: Any) -> list[Any]:
-    if isinstance(value, list):
-        return value
-    raise Problem("must be a list, such as [a, b]")
 
 
 def as_text(value: Any) -> str:

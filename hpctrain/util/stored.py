@@ -50,31 +50,24 @@ def open_regular(path: str | Path) -> IO[bytes]:
     return opened
 
 
-def read_regular(path: str | Path, limit: int = MAX_BYTES) -> bytes:
+def read_regular(path: str | Path, limit: int = MAX_BYTES, *, pipes: bool = False) -> bytes:
     """Return the content of a regular file.
 
     Args:
         path: of the file; links are followed.
         limit: bytes; a larger file is not read.
+        pipes: the user named it: it may be a pipe of this process, too, `<(COMMAND)`.
 
     Raises:
         OSError: it cannot be read, is not a regular file, or is larger.
     """
-    with open_regular(path) as opened:
-        return _whole(opened, path, limit)
-
-
-def read_given(path: str | Path, limit: int = MAX_BYTES) -> bytes:
-    """Return the content of a file that the user named: like `read_regular`, but also from a pipe
-    of this process, `<(COMMAND)`.
-
-    Raises:
-        OSError: as `read_regular`.
-    """
-    if not str(path).startswith(_DESCRIPTORS):
-        return read_regular(path, limit)
-    with open(path, "rb") as opened:  # noqa: PTH123 - waits for the writer
-        return _whole(opened, path, limit)
+    is_pipe = pipes and str(path).startswith(_DESCRIPTORS)
+    with open(path, "rb") if is_pipe else open_regular(path) as opened:  # noqa: PTH123 - waits for the writer
+        is_small = os.fstat(opened.fileno()).st_size <= limit
+        content = opened.read(limit + 1) if is_small else b""
+    if not is_small or len(content) > limit:
+        raise OSError(0, f"it is larger than {limit / 1e6:g} MB", str(path))
+    return content
 
 
 def read_text(path: str | Path, *, errors: str = "strict", limit: int = MAX_BYTES) -> str:
@@ -84,19 +77,13 @@ def read_text(path: str | Path, *, errors: str = "strict", limit: int = MAX_BYTE
         OSError: as `read_regular`.
         UnicodeDecodeError: it is not UTF-8, and `errors` is "strict".
     """
-    return read_given(path, limit).decode("utf-8", errors).replace("\r\n", "\n").replace("\r", "\n")
+    text = read_regular(path, limit, pipes=True).decode("utf-8", errors)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def expanded(path: str | Path) -> Path:
     """Expand `~` to the home directory; unchanged if there is no such user."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - which raises
-
-
-def _whole(opened: IO[bytes], path: str | Path, limit: int) -> bytes:
-    content = opened.read(limit + 1) if os.fstat(opened.fileno()).st_size <= limit else None
-    if content is None or len(content) > limit:
-        raise OSError(0, f"it is larger than {limit / 1e6:g} MB", str(path))
-    return content
 
 
 def _integer(digits: str) -> int:

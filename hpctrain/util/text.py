@@ -36,24 +36,17 @@ def size(count: float) -> str:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Format a number: `8.161`, `14,210`, `0.00056`, `NaN`; a dash for None.
+    """Format a number: `8.161`, `14,210`, `0.00056`, `2e-05`, `NaN`; a dash for None.
 
-    Only values below a millionth, or from 1e15, have an exponent.
+    Values below a ten-thousandth, or from 1e15, have an exponent.
     """
     if value is None:
         return "-"
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
     magnitude = abs(value)
-    if magnitude >= 1e15 or 0 < magnitude < 1e-6:
-        mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
-        return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
-    if magnitude >= 10_000 or (magnitude >= 1000 and value == int(value)):
-        return f"{value:,.0f}"
-    if 0 < magnitude < 1e-4:  # where `g` would use an exponent
-        places = digits - 1 - math.floor(math.log10(magnitude))
-        return f"{value:.{places}f}".rstrip("0")
-    return f"{value:.{digits}g}"
+    is_grouped = magnitude >= 10_000 or (magnitude >= 1000 and value == int(value))
+    return f"{value:,.0f}" if is_grouped and magnitude < 1e15 else f"{value:.{digits}g}"
 
 
 def rate(bytes_per_second: float) -> str:

@@ -22,8 +22,6 @@ from hpctrain.util import shell, stored
 NodePath = tuple[str, ...]
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULLS = {"", "~", "null", "Null", "NULL"}
-#: YAML 1.2, chapter 5.1: everything that is not c-printable.
-_NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 #: Deeper than any config: beyond some thousands, composing overflows the stack of the C library and
 #: crashes Python.
@@ -86,27 +84,42 @@ def load(text: str, file: str) -> YamlDocument:
 def compose(text: str, file: str) -> tuple[Any, dict[NodePath, str]]:
     """Like `load`, for any top-level type, such as a list."""
     text = text.removeprefix("\ufeff")  # some editors add a byte order mark
-    try:
-        _refuse_depth(text, file)
-        node = yaml.compose(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise UsageError(
-            f"{file} is not valid YAML", details=(_describe(error, file, text),), hint=_hint(file)
-        ) from error
+    node = _composed(text, file)
     if node is None:
         return None, {}
-    builder = _NodeBuilder(file)
+    places: dict[NodePath, str] = {}
+    problems: list[str] = []
+
+    def build(node: yaml.Node, path: NodePath) -> Any:
+        places.setdefault(path, _place(file, node.start_mark))
+        if isinstance(node, yaml.ScalarNode):
+            if node.style:  # None from PyYAML's own parser, '' from libyaml's: written plain
+                return str(node.value)
+            return None if node.value in _NULLS else Plain(node.value)
+        if isinstance(node, yaml.SequenceNode):
+            return [build(item, (*path, str(index))) for index, item in enumerate(node.value)]
+        built: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            place, key = _place(file, key_node.start_mark), str(key_node.value)
+            if not isinstance(key_node, yaml.ScalarNode):
+                problems.append(f"{place}: a key must be a word, not a list or a mapping")
+            elif key in built:
+                first = places[*path, key]
+                problems.append(f"{place}: duplicate key {key!r}; it is also at {first}")
+            else:
+                places[(*path, key)] = place
+                built[key] = build(value_node, (*path, key))
+        return built
+
     try:
-        value = builder.build(node, ())
+        value = build(node, ())
     except RecursionError as error:  # an alias that contains itself
         raise UsageError(f"{file} is nested too deeply", hint=_hint(file)) from error
-    if builder.problems:
+    if problems:
         raise UsageError(
-            problems_in(len(builder.problems), file),
-            details=tuple(builder.problems),
-            hint=_hint(file),
+            problems_in(len(problems), file), details=tuple(problems), hint=_hint(file)
         )
-    return value, builder.places
+    return value, places
 
 
 def _hint(file: str) -> str:
@@ -160,69 +173,31 @@ def dump(data: dict[str, Any]) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
 
 
-class _NodeBuilder:
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.places: dict[NodePath, str] = {}
-        self.problems: list[str] = []
-
-    def build(self, node: yaml.Node, path: NodePath) -> Any:
-        self.places.setdefault(path, _place(self.file, node.start_mark))
-        if isinstance(node, yaml.ScalarNode):
-            if node.style:  # None from PyYAML's own parser, '' from libyaml's: written plain
-                return str(node.value)
-            return None if node.value in _NULLS else Plain(node.value)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.build(item, (*path, str(index))) for index, item in enumerate(node.value)]
-        return self._mapping(node, path)
-
-    def _mapping(self, node: yaml.Node, path: NodePath) -> dict[str, Any]:
-        built: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            place = _place(self.file, key_node.start_mark)
-            if not isinstance(key_node, yaml.ScalarNode):
-                self.problems.append(f"{place}: a key must be a word, not a list or a mapping")
-                continue
-            key = str(key_node.value)
-            if key in built:
-                first = self.places[*path, key]
-                self.problems.append(f"{place}: duplicate key {key!r}; it is also at {first}")
-                continue
-            self.places[(*path, key)] = place
-            built[key] = self.build(value_node, (*path, key))
-        return built
-
-
 def _place(file: str, mark: Any) -> str:
     return f"{file}:{mark.line + 1}:{mark.column + 1}"
 
 
-def _refuse_depth(text: str, file: str) -> None:
-    """Refuse `text` that is nested deeper than `_MAX_DEPTH`, without composing it."""
+def _composed(text: str, file: str) -> yaml.Node | None:
+    """Compose `text`, unless it is nested deeper than `_MAX_DEPTH`."""
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            raise UsageError(
-                f"{file} is nested too deeply",
-                details=(f"{_place(file, event.start_mark)}: more than {_MAX_DEPTH} levels",),
-                hint=_hint(file),
-            )
-
-
-def _describe(error: yaml.YAMLError, file: str, text: str) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
-    if mark is not None:
-        context = f"{getattr(error, 'context', None) or ''}, ".removeprefix(", ")
-        line = "".join(text.split("\n")[mark.line : mark.line + 1])
-        hint = "; indent with spaces, not tabs" if line[mark.column :].startswith("\t") else ""
-        return f"{_place(file, mark)}: {context}{problem}{hint}"
-    # PyYAML's reader gives no place for a character that YAML does not allow.
-    odd = _NOT_YAML.search(text)
-    if odd is None:
-        return f"{file}: {problem}"
-    before = text[: odd.start()]
-    column = odd.start() - before.rfind("\n")
-    return f"{file}:{before.count(chr(10)) + 1}:{column}: the character {odd[0]!r} is not allowed in YAML"
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                raise UsageError(
+                    f"{file} is nested too deeply",
+                    details=(f"{_place(file, event.start_mark)}: more than {_MAX_DEPTH} levels",),
+                    hint=_hint(file),
+                )
+        return yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark, problem = getattr(error, "problem_mark", None), f"{file}: {error}"
+        if mark is not None:
+            context = f"{getattr(error, 'context', None) or ''}, ".removeprefix(", ")
+            line = "".join(text.split("\n")[mark.line : mark.line + 1])
+            tabs = "; indent with spaces, not tabs" if line[mark.column :].startswith("\t") else ""
+            problem = f"{_place(file, mark)}: {context}{getattr(error, 'problem', None)}{tabs}"
+        raise UsageError(
+            f"{file} is not valid YAML", details=(problem,), hint=_hint(file)
+        ) from error

@@ -23,16 +23,6 @@ RETRY = f"""Traceback (most recent call last):
 requests.exceptions.ConnectionError: HTTPConnectionPool(host='store', port=80): Max retries exceeded with url: /shard-%d (Caused by \
 NewConnectionError('<urllib3.connection.HTTPConnection object>: Failed to establish a new connection: [Errno 111] Connection refused'))
 """
-NCCL = (
-    "Channel {i:02}/0 : {rank}[{rank}] -> 5[1] via P2P/CUMEM/read",
-    "comm 0x55d{i:08x} rank {rank} nranks 64 cudaDev 3 busId {i}000 - Init COMPLETE",
-    "NET/IB : No device found.",
-    (
-        "AllReduce: opCount {i:x} sendbuff 0x7f{i:08x} recvbuff 0x7f{i:08x} count {i} datatype 9 op"
-        " 0 root 0 comm 0x55d2 [nranks=64]"
-    ),
-    "Trees [{i}] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1",
-)
 Draw = random.Random
 
 
@@ -54,13 +44,6 @@ def tqdm(i: int, _: Draw, __: int) -> str:
     )
 
 
-def nccl(i: int, draw: Draw, rank: int) -> str:
-    return (
-        f"node{rank // 4:02}:{12345 + rank}:{12400 + rank} [{rank % 4}] NCCL INFO"
-        f" {draw.choice(NCCL).format(i=i, rank=rank)}\n"
-    )
-
-
 def retries(i: int, _: Draw, __: int) -> str:
     return (
         f"{clock(i)},{i % 1000:03} WARNING data.py:88 try {i % 5} failed, next one in 5 s\n"
@@ -68,25 +51,10 @@ def retries(i: int, _: Draw, __: int) -> str:
     )
 
 
-def retries_and_steps(i: int, draw: Draw, rank: int) -> str:
-    return RETRY % i + transformers(i, draw, rank)
-
-
 def nan(i: int, draw: Draw, _: int) -> str:
     return (
         f"{{'loss': nan, 'grad_norm': nan, 'learning_rate': {draw.random() / 1e4:.6e}, 'epoch':"
         f" {i / 1000:.2f}}}\n"
-    )
-
-
-def memory(i: int, _: Draw, rank: int) -> str:
-    return (
-        f"[memory] {clock(i).replace(' ', 'T')}.{i % 1000:03}Z step={i} event=step"
-        f" host=node{rank // 4:02} rank={rank}/64 local={rank % 4} "
-        f'| torch allocated=12605M peak=15380M reserved=17920M | gpu {rank % 4} "NVIDIA'
-        ' A100-SXM4-64GB" GPU-5a3e used=18400/65536M '
-        f"util={i % 100}% | process rss=1204M children=310M | node used=120345/515000M | cgroup"
-        " used=9000/64000M\n"
     )
 
 
@@ -125,12 +93,9 @@ KINDS: dict[str, Callable[[int, Draw, int], str]] = {
     for each in (
         transformers,
         tqdm,
-        nccl,
-        memory,
         one_line,
         nan,
         retries,
-        retries_and_steps,
         bad_samples,
         words,
         tracebacks,

@@ -17,7 +17,6 @@ SIZE, CHUNK = 1_500_000, 64 << 10
 #: the same.
 ERRORS = (
     "retries",
-    "retries-and-steps",
     "bad-samples",
     "words",
     "tracebacks",

@@ -49,13 +49,6 @@ def test_nothing_to_draw_is_said(points: list[live.Point], said: str) -> None:
     assert [line.rstrip() for line in live.curve(points, 40, 5)] == [said]
 
 
-def test_nan_is_marked_where_it_is() -> None:
-    points = [(float(step), math.nan if step >= 80 else 1.0 - step / 100) for step in range(101)]
-    top = live.curve(points, 60, 5)[0]
-    assert "x" not in top[10:45]
-    assert top.endswith("xxxx")
-
-
 def test_a_loss_that_is_no_number_any_more_is_said_and_its_marks_have_a_key() -> None:
     values = [2.5, 2.25, math.nan, math.nan]
     past = History(

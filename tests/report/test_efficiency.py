@@ -184,13 +184,6 @@ def test_the_memory_of_a_script_of_ones_own_is_what_slurm_sampled() -> None:
     )
 
 
-def test_a_killed_start_ends_when_its_record_says() -> None:
-    found = efficiency.of(
-        [account(state="TIMEOUT", ended=AT + 900)], History(starts=(killed(0, AT),))
-    )
-    assert found.held_s == 900
-
-
 def test_of_a_script_that_says_no_steps_it_is_not_known_what_was_no_training() -> None:
     script = Start(
         name="7.0",

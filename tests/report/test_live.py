@@ -104,17 +104,6 @@ def test_a_frame_of_64_ranks_has_everything_in_80_by_24() -> None:
     assert "more, less full" in whole
 
 
-def test_without_gpus_the_processes_are_shown() -> None:
-    none = dict.fromkeys(("gpu_index", "gpu_used_mib", "gpu_total_mib", "gpu_utilisation_percent"))
-    two = progress(
-        2,
-        samples=tuple(sample(rank, 2, rss_mib=2048, host="127.0.0.1", **none) for rank in range(2)),
-    )
-    lines = texts(live.ranks(two, 5))
-    assert lines[:2] == ["rank 0 127.0.0.1 2.0 GiB", "rank 1 127.0.0.1 2.0 GiB"]
-    assert lines[2].startswith("host 127.0.0.1 ▕")
-
-
 @settings(max_examples=30)
 @given(
     st.integers(20, 250),

@@ -179,18 +179,6 @@ def test_half_a_record_is_made_whole_by_slurmctld(programs: Programs) -> None:
 # politeness
 
 
-def test_a_sacct_that_hangs_is_not_even_asked_for_its_fields_for_a_while(
-    programs: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HPCTRAIN_SLURM_TIMEOUT", "3")
-    programs(sacct="exec sleep 30", scontrol=f"echo '{SHOWN}'")
-    SlurmScheduler().accounts(["27"])
-    [account] = SlurmScheduler().accounts(["27"])
-    assert "a short while ago" in str(account.note)
-    asked = Path("calls.txt").read_text().splitlines()
-    assert len([line for line in asked if line.startswith("sacct ")]) == 1
-
-
 def test_the_queue_is_asked_for_once_in_15_s(programs: Programs) -> None:
     programs(squeue=f"echo '{_queued('5')}'")
     for _ in range(4):

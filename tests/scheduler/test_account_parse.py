@@ -142,18 +142,6 @@ def test_one_that_was_cancelled_and_one_that_runs() -> None:
     assert one(JOB | {"Timelimit": "Partition_Limit", "FailedNode": "node2"}).failed_node == "node2"
 
 
-@pytest.mark.parametrize("how", [{"State": "OUT_OF_MEMORY", "ExitCode": "0:125"}, {}])
-def test_a_killed_step_says_what_happened(how: dict[str, str]) -> None:
-    """Slurm up to 22.05 calls such a job FAILED; its step alone, or the derived exit code, is that
-    of a kill for memory.
-    """
-    job = (
-        JOB | {"State": "FAILED", "ExitCode": "1:0"} | ({} if how else {"DerivedExitCode": "0:125"})
-    )
-    assert one(job, STEP | how).state == "OUT_OF_MEMORY"
-    assert one(JOB | {"State": "FAILED"}, STEP | {"State": "FAILED"}).state == "FAILED"
-
-
 @pytest.mark.parametrize("version", ["22.05", "24.11"])
 def test_requeued_starts_are_one_job(version: str) -> None:
     account = one(

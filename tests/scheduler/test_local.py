@@ -70,13 +70,6 @@ def test_an_unknown_option_of_srun_is_an_error() -> None:
     assert "unrecognized option '--no-such-thing=3'" in output(record.job_id, "err")
 
 
-def test_time_limit() -> None:
-    record = wait(submit("sleep 100", "#SBATCH --time=0:01\n"))
-    assert (record.state, record.reason) == ("TIMEOUT", "TimeLimit")
-    assert "DUE TO TIME LIMIT" in output(record.job_id, "err")
-    assert processes(directory(record.job_id)) == []
-
-
 DETACHED = """
 setsid sleep 300 &
 srun bash -c 'setsid nohup sleep 301 >/dev/null 2>&1 & (trap "" TERM; sleep 302) & touch started; wait'

@@ -84,21 +84,6 @@ def test_arrays_wait_and_are_waited_for_as_a_whole_and_by_task() -> None:
     assert wait(whole).state == "COMPLETED"
 
 
-def test_a_stage_waits_for_the_gpu_of_the_stage_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    submit(HELD, "#SBATCH --gpus=1\n", arguments=["a", "0"])
-    wait(done := submit("true"))
-    second = submit(
-        "srun bash -c 'echo $CUDA_VISIBLE_DEVICES'",
-        "#SBATCH --gpus=1\n",
-        dependency=f"afterany:{done}",
-    )
-    wait_until(lambda: state(second) == ("PENDING", "Resources"))
-    Path("go.a").touch()
-    assert wait(second).state == "COMPLETED"
-    assert output(second) == "5\n"
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -150,8 +150,11 @@ def test_a_job_that_cancels_itself_and_what_scancel_does_not_know() -> None:
 def test_the_time_limit_leaves_the_tasks_kill_wait_to_save() -> None:
     body = "srun bash -c 'trap \"echo saved; exit 0\" TERM; while true; do sleep 0.1; done' & wait"
     job_id = submit(body, "#SBATCH --time=0:10\n")
-    assert wait(job_id).state == "TIMEOUT"
+    ended = wait(job_id)
+    assert (ended.state, ended.reason) == ("TIMEOUT", "TimeLimit")
     assert output(job_id) == "saved\n"
+    assert "DUE TO TIME LIMIT" in output(job_id, "err")
+    assert processes(directory(job_id)) == []
 
 
 def test_scontrol_show_job_is_what_our_own_parser_and_the_job_library_read() -> None:

@@ -55,14 +55,3 @@ def test_what_each_version_printed_is_read(version: str, request: pytest.Fixture
     if request.config.getoption("--update-golden"):
         golden.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     assert found == json.loads(golden.read_text()), "write it with: pytest --update-golden"
-
-
-@pytest.mark.parametrize("version", VERSIONS[1:])
-def test_a_job_is_the_same_to_the_controller_and_to_accounting(version: str) -> None:
-    found = read(version)
-    of_sacct, of_scontrol = (
-        next(each for each in found[f"accounts of {program}"] if each["job_id"] == "1001")
-        for program in ("sacct", "scontrol")
-    )
-    for key in ("state", "nodes", "gpus", "cpus", "memory_bytes", "submitted", "started", "ended"):
-        assert of_scontrol[key] == of_sacct[key], key

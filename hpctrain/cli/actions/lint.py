@@ -196,7 +196,7 @@ def _read(name: str) -> list[_LintedScript]:
     if name == "-":
         read.append((name, None, sys.stdin.buffer.read()))
     elif not path.is_dir():
-        read.append((name, path, stored.read_given(path)))
+        read.append((name, path, stored.read_regular(path, pipes=True)))
     for file in sorted(path.rglob("*")) if path.is_dir() else ():
         is_hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         if file.suffix in (*_SUFFIXES, ".sh") and file.is_file() and not is_hidden:

@@ -11,7 +11,7 @@ from hpctrain.cli.options import yes_option
 from hpctrain.cli.output import say
 from hpctrain.errors import UsageError
 from hpctrain.remote import sync
-from hpctrain.util import text
+from hpctrain.util import shell, text
 
 _SHOWN = 20
 
@@ -35,7 +35,7 @@ def command(target: str | None, *, dry_run: bool, yes: bool) -> int:
     if not (yes or dry_run or sys.stdin.isatty()):
         raise UsageError(
             "stdin is not a terminal, so hpctrain cannot ask before files are sent",
-            fix=sync.command(where, ["--yes"]),
+            fix=shell.join(("hpctrain", "sync", str(where), "--yes")),
         )
     with sync.connected(project, where) as transfer:
         files = transfer.preview()
