@@ -152,10 +152,16 @@ class LocalJob:
         state = made(LocalState, read_json(path))
         return state or LocalState(states.UNKNOWN, reason=f"{path} is damaged")
 
-    def holder(self) -> psutil.Process | None:
-        """Return the live supervisor; the start time rules out another process that reuses its id."""
-        known = self._holder()
+    def holder(self, *, to_signal: bool = False) -> psutil.Process | None:
+        """Return the live supervisor; the start time rules out another process that reuses its id.
+
+        Args:
+            to_signal: not if it is still the process that submits the job.
+        """
+        known = read_json(self.path / "supervisor.json") or {}
         pid, created = known.get("pid"), known.get("created")
+        if to_signal and known.get("submits") is True:
+            return None
         if not isinstance(pid, int) or not isinstance(created, float):
             return None
         try:
@@ -164,15 +170,6 @@ class LocalJob:
             return process if same and process.status() != psutil.STATUS_ZOMBIE else None
         except (psutil.Error, ValueError, OverflowError):  # not a process id
             return None
-
-    def submitter_holds(self) -> bool:
-        """Whether the job is still held by the process that submits it, which must not be
-        signalled.
-        """
-        return self._holder().get("submits") is True
-
-    def _holder(self) -> dict[str, Any]:
-        return read_json(self.path / "supervisor.json") or {}
 
     def record(self) -> JobRecord:
         """Return the record of a job, a started task or an entire array; NODE_FAIL if its

@@ -195,8 +195,7 @@ def ask_to_end(selection: jobs.JobSelection) -> None:
         return
     # The array first, so that it starts no more tasks.
     for job in reversed(selection.directories()):
-        holder = None if job.submitter_holds() else job.holder()
-        if holder is not None:
+        if (holder := job.holder(to_signal=True)) is not None:
             holder.send_signal(signal.SIGTERM)
 
 

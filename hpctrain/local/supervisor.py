@@ -317,7 +317,6 @@ class ArraySupervisor(_Holder):
 
 # -- dependencies -----------------------------------------------------------------------------------
 
-Fulfilment = Literal["met", "unfulfilled", "failed"]
 #: Slurm's message for a dependency on an unknown job, or of an unknown type.
 DEPENDENCY_PROBLEM = "Job dependency problem"
 _KINDS = ("afterany", "afterok", "afternotok")
@@ -347,7 +346,7 @@ def parse_dependency(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def _fulfilment(kind: str, job_id: str) -> Fulfilment:
+def _fulfilment(kind: str, job_id: str) -> Literal["met", "unfulfilled", "failed"]:
     selection = jobs.find(job_id)
     if selection is None:  # existed at submission and was deleted since: its end is unknown
         return "met" if kind == "afterany" else "failed"

@@ -41,7 +41,13 @@ def scan(files: Sequence[LogFile], rules: Sequence[FailureRule]) -> ScanResult:
         rules: the complete table.
     """
     table = _table(tuple(rules))
-    found = [_scan_one(file, table) for file in files]
+    found = []
+    for file in files:
+        one = FileScan(file, table, finder(table), year=merge.year_of(file))
+        pieces = itertools.chain(read.pieces(file.path, block=_BLOCK), [b""])
+        for piece, following in itertools.pairwise(pieces):
+            one.feed(piece, following=len(following))
+        found.append(one.finish())
     # A line in both a rank's own file and the shared one counts once; the copy provides the rank.
     shared = {hit.rule for each in found if not each.file.copy for hit in each.hits}
     silent = set[str]().union(*(each.unless for each in found))
@@ -63,14 +69,6 @@ def scan(files: Sequence[LogFile], rules: Sequence[FailureRule]) -> ScanResult:
 @lru_cache(maxsize=2)
 def _table(rules: tuple[FailureRule, ...]) -> SearchTable:
     return SearchTable(rules)
-
-
-def _scan_one(file: LogFile, table: SearchTable) -> FileScan:
-    scan_of = FileScan(file, table, finder(table), year=merge.year_of(file))
-    pieces = itertools.chain(read.pieces(file.path, block=_BLOCK), [b""])
-    for piece, following in itertools.pairwise(pieces):
-        scan_of.feed(piece, following=len(following))
-    return scan_of.finish()
 
 
 # -- literals, lines, files ------------------------------------------------------------------------

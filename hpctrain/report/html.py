@@ -103,13 +103,6 @@ def _y_range(chart: Chart) -> Axis:
     return (low if chart.zero and low >= 0 else low - room), high + room
 
 
-def _x_range(chart: Chart) -> Axis:
-    xs = [x for line in chart.series for x in line.x]
-    xs += [rule.x for rule in chart.rules if rule.x is not None]
-    low, high = min(xs, default=0.0), max(xs, default=1.0)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
 def _ticks(axis: Axis, most: int) -> list[float]:
     """Return at most `most` ticks: 1, 2 or 5 times a power of ten."""
     low, high = axis
@@ -142,7 +135,11 @@ def _text(words: str, x: float, y: float, kind: str = "tick", anchor: str = "end
 
 def _svg(chart: Chart) -> Markup:
     """Return a chart's <svg>; screen readers read its title and description."""
-    over, up = _x_range(chart), _y_range(chart)
+    xs = [x for line in chart.series for x in line.x]
+    xs += [rule.x for rule in chart.rules if rule.x is not None]
+    low, high = min(xs, default=0.0), max(xs, default=1.0)
+    over = (low, high) if high > low else (low - 0.5, high + 0.5)
+    up = _y_range(chart)
     right, bottom = LEFT + PLOT_W, TOP + PLOT_H
     axes = _text(chart.unit, LEFT, 11, "unit", "start")
     values = _ticks(up, 7)

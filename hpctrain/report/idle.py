@@ -63,17 +63,13 @@ def judge(
     is_starving = data_wait is not None and data_wait > STARVED
     found = _nodes(ranks, gpus_per_node) or _idle(ranks, run, starving=is_starving)
     if is_starving:
-        what = f"the GPUs wait for their data {data_wait:.0%} of the time"
-        cause = "likely: the data loader's workers cannot keep up"
-        found = [
-            *found,
-            Idle(
-                "data-starved",
-                what,
-                cause,
-                "a larger dataloader_num_workers, with as many cores: --cpus-per-gpu",
-            ),
-        ]
+        starved = Idle(
+            "data-starved",
+            what=f"the GPUs wait for their data {data_wait:.0%} of the time",
+            cause="likely: the data loader's workers cannot keep up",
+            fix="a larger dataloader_num_workers, with as many cores: --cpus-per-gpu",
+        )
+        found = [*found, starved]
     return tuple(found)
 
 

@@ -34,7 +34,6 @@ from hpctrain.util.secrets import hidden, hidden_in
 # -- one run ---------------------------------------------------------------------------------------
 
 LOG_LINES = 30
-_RAN_WITH = "environment.json"
 #: Characters of a log line that a report shows.
 _LINE = 400
 
@@ -140,7 +139,7 @@ def environment_of(run: Run, runs_dir: Path) -> dict[str, Any]:
     """Return the environment that the newest attempt recorded."""
     attempts = runs_dir / run.id / "attempts"
     return request.first_object(
-        *(attempts / each.name / _RAN_WITH for each in reversed(run.attempts))
+        *(attempts / each.name / "environment.json" for each in reversed(run.attempts))
     )
 
 

@@ -2,7 +2,7 @@
 changed since the last poll.
 
 Files are read only if their size or time changed. Each scheduler gets one query for all jobs, every
-30 s, or after 15 s if the files show a new start, and none for jobs that have ended.
+30 s, and none for jobs that have ended.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StatusPoller:
         self.records: dict[str, JobRecord] = {}
         self.taken: dict[str, float] = {}
         self.unreachable: SchedulerError | None = None
-        self._clock, self._last, self._pause = clock, float("-inf"), _ASK_S
+        self._clock, self._last = clock, float("-inf")
         self._question: tuple[list[str], Future[list[JobRecord]]] | None = None
 
     @property
@@ -77,19 +77,15 @@ class StatusPoller:
             query = partial(scheduler.status, asked, max_age_s=ASK_EVERY_S)
             if scheduler.name == "local" and mine:
                 self._keep(query(), mine)
-            elif mine and self._question is None and self._clock() >= self._last + self._pause:
+            elif mine and self._question is None and self._clock() >= self._last + _ASK_S:
                 self._question = mine, schedulers.in_background(query)
         if self._question is not None and futures.wait([self._question[1]], patience).done:
             (mine, question), self._question = self._question, None
-            self.unreachable, self._last, self._pause = None, self._clock(), _ASK_S
+            self.unreachable, self._last = None, self._clock()
             try:
                 self._keep(question.result(), mine)
             except SchedulerError as error:  # e.g. slurmctld restarts: the run continues
                 self.unreachable = error
-
-    def soon(self) -> None:
-        """Query after the minimum interval: the files show a change."""
-        self._pause = ASK_EVERY_S
 
     def _keep(self, found: list[JobRecord], jobs: list[str]) -> None:
         arrays_asked = {job.partition("_")[0] for job in jobs if "_" in job}
@@ -505,10 +501,7 @@ class WatchSession:
         Slurm's answer, or until it arrives.
         """
         for each in self.watched:
-            before = each.attempt, each.jobs
             each.look()
-            if before[1] and (each.attempt, each.jobs) != before:
-                self.poller.soon()
         self.poller.ask([job for each in self.watched for job in each.jobs], patience=patience)
 
     @property

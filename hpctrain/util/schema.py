@@ -67,9 +67,6 @@ class Section:
     def __init__(self, **values: Any) -> None:
         vars(self).update(values)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__}.{name} cannot be set")
-
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and all(
             getattr(self, name) == getattr(other, name) for name in self.fields()
