@@ -231,6 +231,9 @@ def _notes(case: JobContext, *, lost: bool, block: ErrorBlock | None) -> Iterato
         yield from map(": ".join, zip(("to end it", "then, to continue"), commands, strict=False))
 
 
+_BUILD = re.compile(r"make(?:\[\d+\])?: \*\*\* |CMake Error")
+#: Bytes that a job still writes after a failed build.
+_AFTER_BUILD = 1500
 #: A likely cause that is this much earlier may be unrelated to the certain one.
 _FAR_S = 600.0
 _MOST_EVIDENCE = 4
@@ -434,7 +437,6 @@ class _DiagnosisRanker:
         return masked
 
     def _standing(self, each: RuleMatch, masked: set[str], *, failed: bool) -> Standing:
-        """Rank a rule by the evidence against it."""
         rule, account = each.rule, self.case.account
         perhaps, certain = each.over is Recovery.PERHAPS, each.certainty == "certain"
         completed = account is not None and account.state == "COMPLETED"
@@ -442,7 +444,11 @@ class _DiagnosisRanker:
             rule.kind == "consequence" or (rule.id in masked and not perhaps),
             each.over is Recovery.SURELY,
             # Output followed, and nothing shows that the job failed.
-            each.went_on and not (failed or self._has_consequence(each)),
+            each.went_on
+            and not failed
+            and not any(
+                other.rule.id in rule.masks and other.over is Recovery.NO for other in self.fired
+            ),
             # If steps followed, the start succeeded.
             perhaps and rule.stage not in ("comm", "run", "end"),
             # For a running or completed job, only certain causes count.
@@ -468,11 +474,6 @@ class _DiagnosisRanker:
         if not is_cause:
             return Standing.SYMPTOM
         return Standing.PASSED if each.passing else Standing.CAUSE
-
-    def _has_consequence(self, each: RuleMatch) -> bool:
-        return any(
-            other.rule.id in each.rule.masks and other.over is Recovery.NO for other in self.fired
-        )
 
     def _is_reaction(self, each: RuleMatch) -> bool:
         """Whether the job was cancelled, or reached its time limit, after one of its processes had
@@ -649,7 +650,6 @@ class _DiagnosisRanker:
         )
 
     def _sentences(self, rule: FailureRule, groups: Mapping[str, str]) -> tuple[str, str]:
-        """Return a rule's cause and remedy with the names filled in."""
         # A name in the cause may come from a group, or from a fact that did not hold.
         in_lines = [re.findall(r"\(\?P<(\w+)>", pattern) for pattern in rule.lines]
         names = {*KNOWN_NAMES, *groups, *chain.from_iterable(in_lines), *text.names(rule.cause)}
@@ -843,7 +843,8 @@ class _DiagnosisRanker:
         """Whether an error without a traceback is a message after which the shell went on."""
         passed = (hit for one in self.fired if one.went_on for hit in one.hits)
         return not each.traceback and (
-            matching.is_passed_build(each) or any(matching.stands_in(hit, each) for hit in passed)
+            (_BUILD.match(each.error) and each.bytes_after > _AFTER_BUILD)
+            or any(matching.stands_in(hit, each) for hit in passed)
         )
 
     def _is_known(self, each: ErrorExcerpt) -> bool:
@@ -890,7 +891,6 @@ def _evidence(each: RuleMatch) -> tuple[Evidence, ...]:
 
 
 def _history(case: JobContext, before: Sequence[Match]) -> tuple[str, ...]:
-    """Return one line for each earlier start."""
     said = []
     for attempt in case.attempts[:-1]:
         ids = sorted({hit.rule for hit in before if hit.attempt == attempt.name})

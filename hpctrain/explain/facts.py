@@ -289,7 +289,6 @@ def silence(case: JobContext) -> Silence | None:
 
 
 def _signs(case: JobContext, until: float) -> list[tuple[float, Evidence]]:
-    """Return the times of all signs of life, each with its evidence."""
     found, last, samples = [], last_attempt(case), current(case)
     if last is not None and last.last_logged_at is not None:
         step = f"step {last.last_step}" if last.last_step is not None else "a row"

@@ -6,9 +6,8 @@ has the fix; then the rule's remedy is shown. `changes` holds what `hpctrain res
 can do: changes that keep the training and its global batch, and for a custom script only Slurm's
 resources. The text describes the rest.
 
-Keys of `case.extra` that are used here: `run` (its id), `profile` (of the cluster, as a mapping),
-`variables` (of the job's environment), `time_max_s` (of the partition), and the permitted
-`accounts`, `partitions` and `qos`.
+Keys of `case.extra` that are used here: `run` (its id),
+`variables` (of the job's environment) and `time_max_s` (of the partition).
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -32,16 +30,14 @@ from hpctrain.explain.values import (
     gpus_per_node,
     is_ours,
     kept,
-    number,
     setting,
-    some,
     told,
     whole,
 )
 from hpctrain.fit import layouts, memory
 from hpctrain.fit.layout import Layout, Sharding
 from hpctrain.fit.shape import ModelShape
-from hpctrain.slurm.notations import hostlist, states, units
+from hpctrain.slurm.notations import hostlist, units
 from hpctrain.util.stored import made
 from hpctrain.util.text import duration, size
 
@@ -49,7 +45,6 @@ from hpctrain.util.text import duration, size
 #: line.
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?\Z", re.ASCII)
-_SLURM_NAME = re.compile(r"[A-Za-z0-9_][\w.,:+@-]{0,127}\Z", re.ASCII)
 
 
 # -- GPU memory ------------------------------------------------------------------------------------
@@ -70,7 +65,8 @@ def gpu_batch(case: JobContext, _: Groups) -> Fix | None:
     """
     fit: Mapping[str, Any] = case.fit or {}
     known, shape = made(Layout, fit.get("layout")), made(ModelShape, fit.get("shape"))
-    room = _room(case, fit)
+    seen = max((sample.gpu_total_mib or 0 for sample in case.samples), default=0) * MIB
+    room = whole(fit.get("gpu_bytes")) or seen or case.gpu_memory_bytes
     now = known or _configured(case)
     if case.config is None or now is None:
         return None
@@ -90,11 +86,6 @@ def gpu_batch(case: JobContext, _: Groups) -> Fix | None:
         found = best.layout if best else None
         need = f"; each GPU then needs about {size(best.total)} of {size(room)}" if best else ""
     return None if found is None else _as_fix(case, now, found, need)
-
-
-def _room(case: JobContext, fit: Mapping[str, Any]) -> int | None:
-    seen = max((sample.gpu_total_mib or 0 for sample in case.samples), default=0) * MIB
-    return whole(fit.get("gpu_bytes")) or seen or case.gpu_memory_bytes
 
 
 def _configured(case: JobContext) -> Layout | None:
@@ -186,9 +177,6 @@ def fragmentation(case: JobContext, groups: Groups) -> Fix | None:
 
 #: The required memory is unknown: half as much again is the usual next try.
 _MORE = 1.5
-#: Processes killed above this fraction of the limit may have reached it: the record samples memory
-#: only every few seconds.
-_NEARLY = 0.7
 
 
 def host_memory(case: JobContext, _: Groups) -> Fix | None:
@@ -230,27 +218,6 @@ def _memory_limit(case: JobContext) -> int | None:
     return account or asked or min(limits, default=None) or case.node_memory_bytes
 
 
-def killed(case: JobContext, groups: Groups) -> Fix | None:
-    """Return a fix for a process that was killed by an unknown sender, depending on whether memory
-    was nearly full.
-    """
-    account = case.account
-    if account is None or account.state not in states.FAILED:
-        return None
-    held, asked = account.max_rss_bytes, account.memory_bytes
-    if held is None or not asked:
-        return None
-    said = f"the largest task held {size(held)} of the {size(asked)} requested on each node"
-    if held > _NEARLY * asked:
-        more = host_memory(case, groups)
-        # Not applied automatically: the sampled record is not proof.
-        return more and fix(more.text.splitlines()[0], more=said)
-    return fix(
-        f"{said}, so the job's memory limit did not kill it, unless memory rose within seconds.",
-        more=f"If one node does it twice, exclude it: --sbatch exclude={account.nodes}",
-    )
-
-
 # -- nodes, processes ------------------------------------------------------------------------------
 
 
@@ -275,70 +242,15 @@ def exclude_node(case: JobContext, groups: Groups) -> Fix | None:
     )
 
 
-def offline(case: JobContext, groups: Groups) -> Fix | None:
-    """Explain how to download the missing files on a login node, and turn on offline mode."""
+def offline(_: JobContext, groups: Groups) -> Fix | None:
+    """Explain how to download the missing files on a login node."""
     named = groups.get("repo") or groups.get("name") or ""
     fetch = f"on a login node: hf download {named}" if _REPOSITORY.match(named) else ""
-    same = "with the same HF_HOME as the job"
-    if str(setting(case, "offline")).lower() == "false":
-        new = change(case, "offline", True)
-        return fix(
-            "offline: false -> true, so that it fails immediately, not after minutes of waiting",
-            *kept(case, new),
-            more=f"{fetch}; {same}" if fetch else "fetch what is missing first: hpctrain prepare",
-        )
-    return fix(fetch, more=f"{same}, or a directory as model_name_or_path") if fetch else None
-
-
-def _allowed(case: JobContext, groups: Groups, key: str, known: str) -> Fix | None:
-    """Return the only value that Slurm lists; with several, leave the choice to the user, as they
-    differ in cost or place.
-    """
-    now = setting(case, "resources", key) or groups.get(key)
-    listed = dict.fromkeys(str(name) for name in case.extra.get(known) or ())
-    names = [name for name in listed if name != now and _SLURM_NAME.match(name)]
-    more = f"Slurm lists no other for you; the job requested {now or 'none'}"
-    if len(names) > 1:
-        more = f"Slurm lists these for you; the job requested {now or 'none'}"
-        return fix(f"--{key} one of: {some(names, 12)}", more=more)
-    if not names:
-        return None
-    new = change(case, f"resources.{key}", names[0])
-    return fix(told(new), *kept(case, new), more=more)
-
-
-# -- network ---------------------------------------------------------------------------------------
-
-
-def nccl(case: JobContext, _: Groups) -> Fix | None:
-    """Set the network variables of the cluster's profile, if the job had different ones."""
-    profile, held = case.extra.get("profile"), _variables(case)
-    network = _section(profile, "network")
-    # gloo takes full names only, and a profile may have a prefix.
-    socket = {"NCCL_SOCKET_IFNAME": network["interface"]} if network.get("interface") else {}
-    wanted = {**socket, **_section(network, "variables")}
-    changes = [
-        Change(key=f"environment.env.{name}", old=held.get(name), new=str(value))
-        for name, value in wanted.items()
-        if held.get(name) != str(value)
-    ]
-    words = ", ".join(f"{each.key.removeprefix('environment.env.')}={each.new}" for each in changes)
-    name = profile.get("name") if isinstance(profile, Mapping) else None
-    more = f"as the profile {name or 'of the cluster'} has it"
-    return fix(words, *kept(case, *changes), more=more) if changes else None
-
-
-def interface(case: JobContext, _: Groups) -> Fix | None:
-    """Remove the variables that name an interface which the node lacks."""
-    held = _variables(case)
-    gone = [
-        Change(key=f"environment.env.{name}", old=held[name], new=None)
-        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-        if name in held
-    ]
-    words = ", ".join(f"{each.key}: {each.old} -> removed" for each in gone)
-    more = "NCCL and gloo then choose the interface themselves"
-    return fix(words, *kept(case, *gone), more=more) if gone else None
+    return (
+        fix(fetch, more="with the same HF_HOME as the job, or a directory as model_name_or_path")
+        if fetch
+        else None
+    )
 
 
 def _variables(case: JobContext) -> dict[str, str]:
@@ -351,20 +263,6 @@ def _variables(case: JobContext) -> dict[str, str]:
 def _section(value: object, name: str) -> Mapping[str, Any]:
     found = value.get(name) if isinstance(value, Mapping) else None
     return found if isinstance(found, Mapping) else {}
-
-
-def learning_rate(case: JobContext, _: Groups) -> Fix | None:
-    """Suggest a third of the learning rate. It is another training, so it is never applied
-    automatically.
-    """
-    now = number(setting(case, "training", "learning_rate"))
-    if not now:
-        return None
-    lower = f"{now / 3:.0e}".replace("e-0", "e-")
-    return fix(
-        f"learning_rate: {now:g} -> {lower}, in another run: a checkpoint brings its own along",
-        more=f"hpctrain submit -- --learning_rate {lower}",
-    )
 
 
 # -- time ------------------------------------------------------------------------------------------
@@ -408,9 +306,9 @@ def time_limit(case: JobContext, _: Groups) -> Fix | None:
     return fix(", ".join(words), *kept(case, *changes), more=more)
 
 
-def time_max(case: JobContext, groups: Groups) -> Fix | None:
+def time_max(case: JobContext, _: Groups) -> Fix | None:
     """Limit the time to the partition's maximum, with restarts to complete the training."""
-    most = whole(case.extra.get("time_max_s")) or _seconds(groups.get("most"))
+    most = whole(case.extra.get("time_max_s"))
     asked = whole(setting(case, "resources", "time"))
     had = asked or (case.account.time_limit_s if case.account is not None else None)
     if most is None or had is None or had <= most:
@@ -424,13 +322,6 @@ def time_max(case: JobContext, groups: Groups) -> Fix | None:
     return fix(words, *kept(case, *changes), more=more)
 
 
-def _seconds(text: str | None) -> int | None:
-    try:
-        return units.parse_time(text) if text else None
-    except ValueError:
-        return None
-
-
 Remedy = Callable[[JobContext, Mapping[str, str]], Fix | None]
 
 FIXES: Mapping[str, Remedy] = MappingProxyType(
@@ -438,16 +329,9 @@ FIXES: Mapping[str, Remedy] = MappingProxyType(
         "gpu_batch": gpu_batch,
         "fragmentation": fragmentation,
         "host_memory": host_memory,
-        "killed": killed,
         "time_limit": time_limit,
         "time_max": time_max,
         "exclude_node": exclude_node,
         "offline": offline,
-        "account": partial(_allowed, key="account", known="accounts"),
-        "partition": partial(_allowed, key="partition", known="partitions"),
-        "qos": partial(_allowed, key="qos", known="qos"),
-        "nccl": nccl,
-        "interface": interface,
-        "learning_rate": learning_rate,
     }
 )

@@ -23,8 +23,6 @@ SURVIVED, LITTLE = 20, 3
 #: Bytes that may have been buffered: Python buffers 8 KiB of output to a file and writes it at
 #: exit, after the traceback.
 _HELD_BACK = 16 << 10
-#: Bytes that a job still writes after a failed build.
-_LAST = 1500
 #: With more lines than this after a non-fatal shell message, the script continued; with more than
 #: `_REST`, and no sign of a failure, it may have.
 MUCH, _REST = 500, 5
@@ -33,7 +31,6 @@ _MESSAGE = 6
 #: An error that was logged this often did not end the program, unless as many processes failed.
 _AGAIN = 50
 _LOGGER = re.compile(r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b[\]:|>)]* ")
-_BUILD = re.compile(r"make(?:\[\d+\])?: \*\*\* |CMake Error")
 #: A warning: the program continues.
 #: NCCL also writes WARN of a call that failed, which ends the communicator.
 #: bitsandbytes logs a library that it cannot load; only a call of it ends the program.
@@ -138,11 +135,6 @@ def of_hits(
 def is_notice(hit: Match) -> bool:
     """Whether a line is Slurm's message about the end of a job."""
     return _NOTICE.search(hit.evidence.text) is not None
-
-
-def is_passed_build(each: ErrorExcerpt) -> bool:
-    """Whether a build failed and the script went on without it."""
-    return _BUILD.match(each.error) is not None and each.bytes_after > _LAST
 
 
 def of_trouble(each: ErrorExcerpt) -> Recovery:

@@ -140,7 +140,6 @@ def _script_lines(line: str) -> Iterator[str]:
 SCHEMA = 1
 #: Length limit of an error that matches no rule.
 _MOST_SAID = 400
-_MOST_CONSEQUENCES = 6
 #: A shorter line of a remedy was broken on purpose.
 _WRAPPED = 80
 _BOLD, _RED, _YELLOW, _DIM, _END = sgr(1), sgr(31), sgr(33), sgr(2), sgr(0)
@@ -287,7 +286,7 @@ class _Page:
             yield from self._filled(f"outside of libraries: {redacted(block.frame)}", "  ")
 
     def _consequences(self, consequences: Sequence[Consequence]) -> Iterator[str]:
-        for each in consequences[:_MOST_CONSEQUENCES]:
+        for each in consequences:
             times = f" x{each.count}" if each.count > 1 else ""
             ranks = (
                 f" (ranks {array.compress(each.ranks).replace(',', ', ')})"
@@ -297,11 +296,6 @@ class _Page:
                 else ""
             )
             yield from self._filled(f"also seen, as a consequence: {each.id}{times}{ranks}", "  ")
-        if len(consequences) > _MOST_CONSEQUENCES:
-            yield (
-                f"and {len(consequences) - _MOST_CONSEQUENCES} more consequences; all of them:"
-                " --json"
-            )
 
     def _filled(self, text: str, indent: str = "", *, before: str = "") -> list[str]:
         if not text.strip():

@@ -160,17 +160,6 @@ def whole(value: object) -> int | None:
     return int(text) if is_number(text) else None
 
 
-def number(value: object) -> float | None:
-    """Parse a number from the config; None for anything negative, infinite or else."""
-    if isinstance(value, bool) or value is None:
-        return None
-    try:
-        found = float(str(value))
-    except ValueError:
-        return None
-    return found if 0 <= found < float("inf") else None
-
-
 def processes_asked(case: JobContext) -> int | None:
     """Return the requested number of processes according to the config: one per GPU, or per node on
     the CPU.
@@ -202,7 +191,9 @@ _OPTIONS = {
 
 def change(case: JobContext, key: str, new: Scalar) -> Change:
     """Return a change of a key from its config value, or from None if it is not set."""
-    return Change(key=key, old=_scalar(setting(case, *path_of(key))), new=new)
+    old = setting(case, *path_of(key))
+    is_plain = old is None or isinstance(old, str | int | float | bool)
+    return Change(key=key, old=old if is_plain else str(old), new=new)
 
 
 def path_of(key: str) -> tuple[str, ...]:
@@ -211,10 +202,6 @@ def path_of(key: str) -> tuple[str, ...]:
         if key.startswith(section):
             return (*section.rstrip(".").split("."), key.removeprefix(section))
     return tuple(key.split("."))
-
-
-def _scalar(value: Any) -> Scalar:
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
 def is_ours(case: JobContext) -> bool:

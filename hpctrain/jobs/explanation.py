@@ -326,7 +326,6 @@ def _with_profile(case: JobContext) -> JobContext:
         return replace(case, extra=extra)
     known = profile.partitions.get(str(name))
     shape = profile.nodes.get(known.nodes or "") if known is not None else None
-    extra["profile"] = profile.to_data()
     if known is not None and known.time_max:
         extra["time_max_s"] = known.time_max
     memory = shape.memory if shape and not shape.memory_installed else None

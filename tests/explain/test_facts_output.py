@@ -3,10 +3,9 @@
 from typing import Any
 
 from hpctrain.explain.facts import FACTS
-from hpctrain.explain.fixes import FIXES
 from hpctrain.explain.model import AttemptFact, FileFact, JobContext
 from hpctrain.memory.sample import Sample
-from hpctrain.slurm.notations.records import JobRecord, StepUsage
+from hpctrain.slurm.notations.records import JobRecord
 
 T0 = 1_795_000_000.0
 HOUR = 3600.0
@@ -87,33 +86,6 @@ def test_who_cancelled_a_job() -> None:
     assert who(cancelled(None)) is None
     assert (who(cancelled(0)), FACTS["cancelled_by_root"](cancelled(0)) is not None) == (None, True)
     assert who(cancelled(0, user="root")) == "user 0", "root's own job"
-
-
-def killed(held: int) -> JobContext:
-    steps = (StepUsage(name="0", state="FAILED", max_rss_bytes=held << 20),)
-    account = JobRecord(
-        job_id="7",
-        scheduler="slurm",
-        state="FAILED",
-        memory_bytes=1000 << 20,
-        nodes="n1",
-        n_nodes=1,
-        steps=steps,
-    )
-    return JobContext(
-        account=account,
-        config={"script": "train.py", "resources": {"mem": 1000 << 20}},
-        extra={"run": "r1"},
-    )
-
-
-def test_what_was_killed_says_what_the_record_knows() -> None:
-    far = FIXES["killed"](killed(300), {})
-    assert "the largest task held 300 MiB of the 0.977 GiB" in far.text
-    near = FIXES["killed"](killed(900), {})
-    assert near.text.startswith("--mem 1000M -> ")
-    assert near.changes == (), "what a look every some seconds saw is no proof"
-    assert FIXES["killed"](JobContext(), {}) is None
 
 
 def starts(seconds: float, **more: Any) -> JobContext:

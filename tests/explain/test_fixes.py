@@ -333,51 +333,12 @@ def test_a_node_is_left_out() -> None:
 
 
 def test_offline() -> None:
-    online = JobContext(config=config(offline=False))
-    assert new(FIXES["offline"](online, {"repo": "Qwen/Qwen2.5-0.5B"})) == {"offline": True}
     fixed = FIXES["offline"](JobContext(config=config()), {"repo": "Qwen/Qwen2.5-0.5B"})
     assert (text(fixed).splitlines()[0], new(fixed)) == (
         "on a login node: hf download Qwen/Qwen2.5-0.5B",
         {},
     )
     assert FIXES["offline"](JobContext(config=config()), {"repo": "a b; reboot"}) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "known"), [("account", "accounts"), ("partition", "partitions"), ("qos", "qos")]
-)
-def test_what_slurm_lists(name: str, known: str) -> None:
-    said = config(resources={name: "wrong"})
-    one = JobContext(config=said, extra={known: ("wrong", "right")})
-    assert (text(FIXES[name](one, {})).splitlines()[0], new(FIXES[name](one, {}))) == (
-        f"--{name} wrong -> right",
-        {f"resources.{name}": "right"},
-    )
-    two = JobContext(config=said, extra={known: ("right", "left")})
-    assert (text(FIXES[name](two, {})).splitlines()[0], new(FIXES[name](two, {}))) == (
-        f"--{name} one of: right, left",
-        {},
-    )
-    assert FIXES[name](JobContext(config=said), {}) is None
-
-
-def test_the_networks_variables_are_those_of_the_profile() -> None:
-    profile = {
-        "name": "here",
-        "network": {"interface": "hsn", "variables": {"NCCL_NET": "AWS Libfabric"}},
-    }
-    said = config(environment={"env": {"NCCL_SOCKET_IFNAME": "ib0"}})
-    fixed = FIXES["nccl"](JobContext(config=said, extra={"profile": profile}), {})
-    assert new(fixed) == {
-        "environment.env.NCCL_SOCKET_IFNAME": "hsn",
-        "environment.env.NCCL_NET": "AWS Libfabric",
-    }
-    had = {"NCCL_SOCKET_IFNAME": "hsn", "NCCL_NET": "AWS Libfabric"}
-    assert (
-        FIXES["nccl"](JobContext(config=said, extra={"profile": profile, "variables": had}), {})
-        is None
-    )
-    assert FIXES["nccl"](JobContext(config=config()), {}) is None
 
 
 # -- all of them -----------------------------------------------------------------------------------
@@ -417,9 +378,6 @@ def test_a_fix_that_is_done_is_not_proposed_again(name: str) -> None:
         "cpus_per_gpu": 1,
     }
     extra = {
-        "accounts": ("b",),
-        "partitions": ("c",),
-        "qos": ("d",),
         "time_max_s": 2 * 3600 if name == "time_max" else None,
     }
     case = slow(config=base, samples=(sample(),), extra=extra)
