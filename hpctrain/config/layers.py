@@ -59,10 +59,6 @@ class ResolvedConfig:
     config: Config
     origins: Mapping[KeyPath, str]
 
-    def origin(self, *path: str) -> str:
-        """Return where the value at `path` was written."""
-        return self.origins.get(path, "default")
-
 
 def from_document(document: yaml12.YamlDocument, title: str) -> Layer:
     """Return the layer of a config file."""

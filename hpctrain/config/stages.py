@@ -252,12 +252,9 @@ def plan(asked: Sequence[StageRequest]) -> tuple[list[Stage], list[StageProblem]
                 problems.append((index, key, words))
         may_start = parent is not None and one.ours and not one.starts_itself
         if one.start not in (None, "none") and not may_start:
-            why = "there is no stage to start from"
-            if parent is not None and one.ours:
-                why = "the training's arguments say what to start from"
-            elif parent is not None:
-                why = f"your own script finds that stage's directory in ${variable(parent)}"
-            problems.append((index, "start", f"must be left out, not {one.start!r}: {why}"))
+            words = f"must be left out, not {one.start!r}: it needs hpctrain's own training, an"
+            words += " earlier stage, and no training argument that says what to start from"
+            problems.append((index, "start", words))
         waits = dict.fromkeys(name for name in (parent, *one.needs) if name is not None)
         kind: Kind = "afterany" if one.after == "any" else "afterok"
         planned.append(

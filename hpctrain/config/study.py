@@ -157,21 +157,14 @@ class Space(Section):
 
     def holds(self, value: Scalar) -> bool:
         """Whether `value` is in the space."""
-        if self.kind == "choice":
-            return any(
-                value == each and isinstance(value, bool) == isinstance(each, bool)
-                for each in self.choices
-            )
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not (self.low or 0) <= value <= (self.high or 0)
-        ):
+        if self.choices:
+            return spoken(value) in map(spoken, self.choices)
+        if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        if self.kind == "int" and value != int(value):
-            return False
+        is_inside = (self.low or 0) <= value <= (self.high or 0)
         steps = (value - (self.low or 0)) / self.step if self.step else 0.0
-        return math.isclose(steps, round(steps), abs_tol=1e-9)
+        is_of_kind = self.kind == "float" or value == int(value)
+        return is_inside and is_of_kind and math.isclose(steps, round(steps), abs_tol=1e-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,6 @@ def _problem(written: str, value: Any) -> str | None:
 
 
 def _values(written: Any, *, lists: bool = False) -> Values:
-    """Check keys and values, or keys with a list of values each."""
     if not isinstance(written, dict):
         raise Problem("must hold keys, each with its value or list of values")
     found: dict[str, Any] = {}
@@ -234,19 +233,15 @@ class SweepPoint:
     values: Values
 
 
-def canonical(value: Any) -> str | None:
+def canonical(value: Any) -> str:
     """Return a normalized text, equal for equivalent values: `1e-5` and `0.00001`, quoted or not; 1
     and 1.0 differ.
     """
-    if value is None:
-        return None
-    if isinstance(value, str):
-        read = yaml12.to_json_value(yaml12.Plain(value))
-        return read if isinstance(read, str) else repr(read)
-    return json.dumps(yaml12.to_json_value(value), sort_keys=True)
+    plain = yaml12.Plain(value) if isinstance(value, str) else value
+    return json.dumps(yaml12.to_json_value(plain), sort_keys=True)
 
 
-def canonical_point(values: Values) -> frozenset[tuple[str, str | None]]:
+def canonical_point(values: Values) -> frozenset[tuple[str, str]]:
     """Return a value that is equal for equivalent points, regardless of the order of their keys."""
     return frozenset((key, canonical(value)) for key, value in values)
 
@@ -298,7 +293,7 @@ def expand(sweep: Sweep) -> list[SweepPoint]:
     if not kept:
         what = "the sweep has no combinations: exclude removes all of them"
         raise UsageError(what, hint="shorten exclude")
-    first: dict[frozenset[tuple[str, str | None]], int] = {}
+    first: dict[frozenset[tuple[str, str]], int] = {}
     twice = []
     for index, values in enumerate(kept):
         known = first.setdefault(canonical_point(values), index)
@@ -365,7 +360,7 @@ def groups(sweep: Sweep, points: Sequence[SweepPoint]) -> list[Group]:
     config_keys = sweep.config_keys
     if not config_keys:
         return [Group((), tuple(points))] if points else []
-    found: dict[frozenset[tuple[str, str | None]], tuple[Values, list[SweepPoint]]] = {}
+    found: dict[frozenset[tuple[str, str]], tuple[Values, list[SweepPoint]]] = {}
     for point in points:
         overrides = tuple(
             (key, value) for key, value in point.values if key in config_keys and value is not None

@@ -242,7 +242,6 @@ class TurnFinder:
         index: int,
         places: dict[int, Span],
     ) -> int | None:
-        """Return where the turn begins, which is where its prompt ends."""
         if index == 0:
             at = places.get(0, (0, 0))[0]
             return at if self._opening and text.endswith(self._opening, 0, at) else None
@@ -270,7 +269,6 @@ class TurnFinder:
         index: int,
         places: dict[int, Span],
     ) -> int | None:
-        """Return where the turn ends, which is where the next one begins."""
         if index == len(messages) - 1:
             return len(text)
         after = places.get(index + 1)

@@ -392,7 +392,6 @@ def _message(message: Any) -> Message:
 
 
 def _content(content: Any, role: str) -> str:
-    """Return the text of a message, whose content may be a list of parts."""
     if content is None:
         raise _Wrong(f"a turn of the {role} has no content")
     texts = []

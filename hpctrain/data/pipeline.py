@@ -396,7 +396,6 @@ class _Preparation:
         )
 
     def _division(self, keys: Any) -> dict[str, Any]:
-        """Return, for each split, which examples it has."""
         if not self.resolved.divided:
             names = [piece.source.split or "train" for piece in self.pieces]
             sizes = [self.counts[number].numbers["examples"] for number in range(len(self.pieces))]
@@ -443,9 +442,6 @@ class _Preparation:
                 details=(f"{self._kept_pieces()}; about 20 bytes are needed for each token",),
                 hint="free some space, then run the same command again",
             ) from error
-        except KeyboardInterrupt:
-            self.say(f"interrupted: {self._kept_pieces()}; the same command continues from there")
-            raise
 
     def _kept_pieces(self) -> str:
         return f"{len(self.counts)} of {len(self.pieces)} pieces are finished and kept"

@@ -108,7 +108,6 @@ def _line_pieces(source: Source, target_bytes: int) -> Iterator[SourcePiece]:
 
 
 def _arrow_pieces(source: Source, target_bytes: int) -> Iterator[SourcePiece]:
-    """Yield runs of row groups or record batches of about `target_bytes`."""
     with _arrow_file(source) as file:
         if source.kind == "parquet":
             sizes = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
@@ -254,7 +253,6 @@ def _arrow_rows(piece: SourcePiece, wanted: Sequence[str] | None) -> Iterator[So
 
 @contextmanager
 def _arrow_file(source: Source) -> Iterator[Any]:
-    """Open a Parquet file, or an Arrow stream, the format of `datasets`."""
     import pyarrow
     from pyarrow.parquet import ParquetFile
 

@@ -270,7 +270,7 @@ def snapshot(runs: Path, tag: str, say: Say) -> None:
             if file not in (None, "environment"):
                 secret.append(runs.parent / stored.expanded(str(file)))
     kept = project_code.snapshot(runs.parent, runs, without=secret)
-    launch.set_code(runs, tag, kept.as_json(), kept.version.diff, snapshot=kept.digest)
+    launch.set_code(runs, tag, kept.as_json(), kept.version.diff)
     for skipped in kept.skipped:
         say(f"note: the snapshot of the code is without {skipped[0]}: {skipped[1]}")
 

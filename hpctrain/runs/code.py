@@ -88,14 +88,14 @@ class Snapshot:
 
     Attributes:
         digest: 20 hex digits.
-        path: where it is stored; None if it was not stored.
+        path: where it is stored.
         entries: its files by path.
         version: the git state.
         skipped: paths that are missing or changed in it, and why.
     """
 
     digest: str
-    path: Path | None
+    path: Path
     entries: dict[str, Entry]
     version: Version
     skipped: tuple[SkippedPath, ...]
@@ -111,7 +111,7 @@ class Snapshot:
             "dirty": bool(version.diff or version.untracked),
             "untracked": list(version.untracked[:_LISTED]),
             "notes": list(version.notes),
-            "snapshot": self.path is not None,
+            "snapshot": True,
             "files": len(self.entries),
             "bytes": sum(entry.size for entry in self.entries.values()),
             "skipped": [list(one) for one in self.skipped[:_LISTED]],
@@ -120,7 +120,7 @@ class Snapshot:
 
 def take(
     project: Path,
-    runs: Path | None,
+    runs: Path,
     paths: Iterable[str],
     version: Version,
     *,
@@ -131,7 +131,7 @@ def take(
 
     Args:
         project: absolute path without symlinks.
-        runs: the directory `runs`; None to store nothing.
+        runs: the directory `runs`.
         paths: the files, relative to the project.
         version: the git state.
         skipped: paths that were excluded before.
@@ -189,9 +189,8 @@ def take(
         line = f"{entry.mode} {entry.digest} {entry.path}\0"
         sums.update(line.encode("utf-8", "surrogateescape"))
     digest = sums.hexdigest()[:20]
-    place = None if runs is None else runs / layout.CODE / digest
-    if place is not None:
-        _store(place, entries, contents)
+    place = runs / layout.CODE / digest
+    _store(place, entries, contents)
     return Snapshot(
         digest=digest, path=place, entries=entries, version=version, skipped=tuple(notes)
     )
@@ -231,8 +230,7 @@ def _check_limits(sizes: Mapping[str, int], limit_bytes: int) -> None:
         return
     weights: Counter[str] = Counter()
     for path, size in sizes.items():
-        top, slash, _ = path.partition("/")
-        weights[top + slash] += 1 if len(sizes) > LIMIT_FILES else size
+        weights["".join(path.partition("/")[:2])] += size
     heaviest = largest[0] if too_large else weights.most_common(1)[0][0]
     raise UsageError(
         f"the project's code is {text.size(total)} in {len(sizes):,} files",

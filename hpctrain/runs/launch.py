@@ -327,9 +327,7 @@ def add_config(
     return keep(launch_dir(runs, tag), name, files.json_text(value))
 
 
-def set_code(
-    runs: Path, tag: str, code: Mapping[str, Any], diff: str | None, *, snapshot: str | None
-) -> None:
+def set_code(runs: Path, tag: str, code: Mapping[str, Any], diff: str | None) -> None:
     """Record the code version, and point `code` to the snapshot that the launch's jobs run from now
     on.
 
@@ -340,14 +338,13 @@ def set_code(
     Args:
         runs: the directory `runs`.
         tag: of the launch.
-        code: the content of code.json.
+        code: the content of code.json; `digest` is the snapshot's.
         diff: the content of code.diff, or None.
-        snapshot: its digest; None leaves the launch without one.
     """
     directory = launch_dir(runs, tag)
     old = files.read_json(directory / "code.json")
     if old is not None and old.get("digest") != code.get("digest"):
-        kept = f"code-{old.get('digest') or old.get('commit') or 'unknown'}"
+        kept = f"code-{old.get('digest')}"
         keep(directory, f"{kept}.json", files.json_text(old))
         if (directory / "code.diff").exists():
             keep(
@@ -360,19 +357,13 @@ def set_code(
     else:
         files.write_text(directory / "code.diff", diff)
     files.write_json(directory / "code.json", dict(code))
-    link = directory / _CODE
-    if snapshot is None:
-        link.unlink(missing_ok=True)
-    else:
-        temporary = directory / f".code.{uuid.uuid4().hex}"
-        temporary.symlink_to(Path("..", "..", layout.CODE, snapshot))
-        temporary.replace(link)
+    temporary = directory / f".code.{uuid.uuid4().hex}"
+    temporary.symlink_to(Path("..", "..", layout.CODE, code["digest"]))
+    temporary.replace(directory / _CODE)
 
 
 def add_part(runs: Path, tag: str, part: Part) -> None:
     """Record a part of the launch; a script that is already recorded keeps its position."""
-    if not part.script or Path(part.script).name != part.script or part.script.startswith("."):
-        raise HpctrainError(f"{part.script!r} cannot be the name of a file of a launch")
     path = launch_dir(runs, tag) / "parts" / f"{part.script}.json"
     at = (_part(path) or part).at
     path.parent.mkdir(parents=True, exist_ok=True)

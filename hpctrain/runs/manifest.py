@@ -238,7 +238,6 @@ def _render(value: dict[str, Any]) -> str:
 
 
 def _read(directory: Path) -> tuple[Manifest | None, str]:
-    """Return the manifest, or None and the reason."""
     try:
         content = stored.read_regular(directory / CHECKPOINT_MANIFEST, _LARGEST)
         text = content.decode("utf-8", "surrogateescape")

@@ -306,7 +306,6 @@ def _metrics(attempts: list[Path], end_bytes: int) -> Progress:
 
 
 def _forget(losses: list[tuple[int, float]], step: int) -> None:
-    """Remove the losses from `step` on, which a later start repeats."""
     while losses and losses[-1][0] >= step:
         losses.pop()
 

@@ -108,7 +108,7 @@ def test_places_are_those_of_the_stage() -> None:
         (more, ("training", "resume_from_checkpoint"), "config.yaml:14:5"),
         (long, ("training", "max_steps"), "config.yaml:5:3"),
     ):
-        assert config.origin(*key) == place
+        assert config.origins[key] == place
 
 
 def test_a_stage_is_stronger_than_an_option() -> None:

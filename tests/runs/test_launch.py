@@ -226,10 +226,10 @@ def test_the_code_of_a_launch(tmp_path: Path) -> None:
         (runs / ".code" / digest).mkdir(parents=True)
         (runs / ".code" / digest / "train.py").write_text(digest)
     directory = created(runs).path
-    launch.set_code(runs, "sft-1", {"digest": "aa", "commit": "c1"}, "+one\n", snapshot="aa")
-    launch.set_code(runs, "sft-1", {"digest": "aa", "commit": "c1"}, "+one\n", snapshot="aa")
+    launch.set_code(runs, "sft-1", {"digest": "aa", "commit": "c1"}, "+one\n")
+    launch.set_code(runs, "sft-1", {"digest": "aa", "commit": "c1"}, "+one\n")
     assert (directory / "code" / "train.py").read_text() == "aa"
-    launch.set_code(runs, "sft-1", {"digest": "bb", "commit": "c2"}, None, snapshot="bb")
+    launch.set_code(runs, "sft-1", {"digest": "bb", "commit": "c2"}, None)
     assert (directory / "code" / "train.py").read_text() == "bb"
     assert sorted(path.name for path in directory.iterdir()) == [
         "code",
@@ -244,11 +244,6 @@ def test_the_code_of_a_launch(tmp_path: Path) -> None:
     runs.rename(tmp_path / "moved")
     moved = tmp_path / "moved" / ".launches" / "sft-1"
     assert (moved / "code" / "train.py").read_text() == "bb"
-    launch.set_code(
-        tmp_path / "moved", "sft-1", {"digest": None, "commit": "c3"}, None, snapshot=None
-    )
-    assert not (moved / "code").is_symlink()
-    assert (moved / "code-bb.json").exists()
 
 
 @pytest.mark.parametrize(
