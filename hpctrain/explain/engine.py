@@ -631,7 +631,6 @@ class _DiagnosisRanker:
         fix = (make and make(self.case, groups)) or Fix(
             text=text.filled_in(remedy, self._places(each, groups, node))
         )
-        fix = replace(fix, text=text.with_options(fix.text, self._options()))
         if self.lost:  # nothing else frees the nodes
             commands = _cancel(self.case, " --apply-fix" if fix.changes else "")
             fix = replace(fix, text="\n".join((fix.text.rstrip(), *commands)))
@@ -676,19 +675,6 @@ class _DiagnosisRanker:
             "LOG": each.hits[0].evidence.file if each.hits else None,
         }
         return {name: str(value) for name, value in known.items() if value}
-
-    def _options(self) -> dict[str, str]:
-        """Return the Slurm options that every job of this user needs, taken from this job."""
-        account = self.case.account
-        if account is None or account.scheduler != "slurm":
-            return {}
-        known = {
-            "account": account.account,
-            "partition": account.partition,
-            "qos": account.qos,
-            "time": "5",
-        }
-        return {name: value for name, value in known.items() if value}
 
     def _where(self, each: RuleMatch) -> tuple[int | None, str | None]:
         """Return rank and node: from the first line, its copy in the rank's own file, the fact, the

@@ -19,9 +19,6 @@ from hpctrain.util.secrets import redacted
 from hpctrain.util.text import wrap
 
 _PLACE = re.compile(r"(?<![$/\w{-])(RUN|JOBID|NODE|PATH|LOG|HOST)(?![\w=/])")
-#: A command on its own line that requests a job from Slurm; excludes steps of a running job and
-#: options for a script.
-_SRUN = re.compile(r"^srun (?!--jobid|--cpu-bind|--mpi)", re.MULTILINE)
 _NAME = re.compile(r"(?<!\$)\{([a-z_][a-z0-9_]*)\}")
 #: The space between two sentences.
 _NEXT = re.compile(r"(?<=[.!?])\s+(?=[A-Z`{(\"'])")
@@ -72,14 +69,6 @@ def filled_in(text: str, places: Mapping[str, str]) -> str:
     return _PLACE.sub(
         lambda match: shell.quote(places[match[1]]) if match[1] in places else match[0], text
     )
-
-
-def with_options(text: str, options: Mapping[str, str]) -> str:
-    """Add the job's options to srun commands in a remedy: sites reject one without an account or a
-    time limit.
-    """
-    words = "".join(f"--{name} {shell.quote(value)} " for name, value in options.items())
-    return _SRUN.sub(lambda match: match[0] + words, text)
 
 
 def _filled(text: str, groups: Mapping[str, str], known: Collection[str]) -> str:

@@ -364,6 +364,8 @@ def set_code(runs: Path, tag: str, code: Mapping[str, Any], diff: str | None) ->
 
 def add_part(runs: Path, tag: str, part: Part) -> None:
     """Record a part of the launch; a script that is already recorded keeps its position."""
+    if not part.script or Path(part.script).name != part.script or part.script.startswith("."):
+        raise HpctrainError(f"{part.script!r} cannot be the name of a file of a launch")
     path = launch_dir(runs, tag) / "parts" / f"{part.script}.json"
     at = (_part(path) or part).at
     path.parent.mkdir(parents=True, exist_ok=True)
