@@ -79,7 +79,7 @@ def _hits(text: str, file: str, slurm: str | None = None) -> Iterator[tuple[Lint
     errors = (start for start, _, effect in facts.batch.problems if effect != "stops")
     unread = max(min(errors, default=len(text)), facts.block.ends)
     for rule in RULES.values():
-        concerned = facts.concerns(rule.since, rule.until)
+        concerned = not facts.slurm or rule.since <= facts.slurm < rule.until
         hits = list(islice(rule.check(facts), 1 if rule.once else None)) if concerned else []
         unique = {hit.start: hit for hit in reversed(hits)}  # the same place may be found twice
         for hit in [*reversed(unique.values())][:MAX_HITS]:

@@ -126,8 +126,6 @@ class LintFacts:
         self.started_by: dict[SimpleCommand | None, list[SimpleCommand]] = defaultdict(list)
         #: The commands in each scope and in those inside it.
         self.inside: dict[Scope, list[SimpleCommand]] = defaultdict(list)
-        #: The commands in the functions of a name.
-        self.functions: dict[str, list[SimpleCommand]] = defaultdict(list)
         #: Where `set` turns an option on or off, by option and shell: filled by `option_on`.
         self.switches: dict[tuple[str, Shell], list[tuple[int, bool]]] = {}
         for command in self.commands:
@@ -135,16 +133,6 @@ class LintFacts:
             self.started_by[command.shell.via].append(command)
             for scope in command.scope.chain():
                 self.inside[scope].append(command)
-            function = command.scope.inside("function")
-            if function is not None:
-                self.functions[function.name].append(command)
-
-    def concerns(self, since: str | None, until: str | None) -> bool:
-        """Whether a rule for these versions of Slurm may apply to this script."""
-        known, low, high = self.slurm, since or "0", until or "99"
-        return not known or tuple(map(int, low.split("."))) <= known < tuple(
-            map(int, high.split("."))
-        )
 
     # Directives
 

@@ -44,7 +44,7 @@ class LintRule:
         level: default level of its findings.
         reason: why it matters, in one sentence.
         source: the reference.
-        since, until: the Slurm versions that it applies to, `until` excluded; None: no bound.
+        since, until: the Slurm versions that it applies to, as numbers, `until` excluded.
         once: only its first hit counts.
     """
 
@@ -53,8 +53,8 @@ class LintRule:
     reason: str
     source: str
     check: Check
-    since: str | None = None
-    until: str | None = None
+    since: tuple[int, ...] = ()
+    until: tuple[int, ...] = (99,)
     once: bool = False
 
 
@@ -68,8 +68,8 @@ def rule(
     reason: str,
     source: str,
     *,
-    since: str | None = None,
-    until: str | None = None,
+    since: tuple[int, ...] = (),
+    until: tuple[int, ...] = (99,),
     once: bool = False,
 ) -> Callable[[Check], Check]:
     """Register a function as a rule; the arguments are those of `LintRule`."""

@@ -340,7 +340,7 @@ def placeholder_lines(facts: LintFacts) -> set[int]:
     "error",
     "Slurm 26.05 refuses the two together; earlier versions accept them.",
     "Slurm commit 1a2bc58796",
-    since="26.05",
+    since=(26, 5),
 )
 def two_gpu_dialects(facts: LintFacts) -> Hits:
     gres, per_node = facts.options.get("gres"), facts.options.get("gpus-per-node")
@@ -557,7 +557,7 @@ def requeue_truncates(facts: LintFacts) -> Hits:
     "Slurm opens the log before the script starts: before 23.02 a missing directory ends the job"
     " with 0:53 and no log.",
     "Slurm commit ecc671a141",
-    until="23.02",
+    until=(23, 2),
     once=True,
 )
 def log_directory(facts: LintFacts) -> Hits:

@@ -50,13 +50,21 @@ _FIRST = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 
     "sbatch(1) OUTPUT ENVIRONMENT VARIABLES; accelerate#2816",
 )
 def rank_expanded_early(facts: LintFacts) -> Hits:
+    # The c10d rendezvous gives out ranks, and ignores these options.
+    ignored = {
+        part.start
+        for launch in facts.launches
+        if launch.text("rdzv_backend") not in (None, "static")
+        for word in filter(None, map(launch.options.get, _RANK_OPTIONS))
+        for part in word.expansions()
+    }
     for command in facts.commands if facts.is_batch else ():
         step = command.step
         if step is None or command.name in TALKERS | TESTS:
             continue
         for part in _early_ranks(facts, command, step):
             several = _several(facts, step, part.text)
-            if several is not False and not _is_ignored(facts, command, part):
+            if several is not False and part.start not in ignored:
                 yield RuleHit(
                     part.start,
                     f"${part.text} is expanded in the batch shell, where it is 0, and not in each"
@@ -84,17 +92,6 @@ def _early_ranks(facts: LintFacts, command: SimpleCommand, step: OptionCall) -> 
                 is_rank = item.kind == "var" and item.text in RANK_VARIABLES
                 if is_rank and (item.place or command.place) == "batch":
                     yield item
-
-
-def _is_ignored(facts: LintFacts, command: SimpleCommand, part: WordPiece) -> bool:
-    """Whether it is the node rank of a launcher with the c10d rendezvous, which gives out ranks."""
-    return any(
-        item.start == part.start
-        for launch in facts.launches
-        if launch.command is command and launch.text("rdzv_backend") not in (None, "static")
-        for word in filter(None, map(launch.options.get, _RANK_OPTIONS))
-        for item in word.expansions()
-    )
 
 
 def _several(facts: LintFacts, step: OptionCall, name: str) -> bool | None:
@@ -141,9 +138,9 @@ def _exported_early(facts: LintFacts) -> Hits:
     "srun(1)",
 )
 def rank_not_expanded(facts: LintFacts) -> Hits:
-    for launch, _ in _started(facts):
+    for launch in facts.launches:
         word = launch.option(*_RANK_OPTIONS) or launch.at
-        if word.is_literal and _LITERAL_RANK.match(word.text):
+        if launch.command.step and word.is_literal and _LITERAL_RANK.match(word.text):
             yield RuleHit(
                 word.start,
                 f"{launch.kind} gets the characters {word.text}, which no shell expands",
@@ -629,7 +626,7 @@ _SHARES = frozenset(
     "a step in the background holds all cores and GPUs of its nodes, so the next srun waits for its"
     " end: step creation temporarily disabled.",
     "srun(1) --overlap, --exact",
-    since="20.11",
+    since=(20, 11),
     once=True,
 )
 def step_waits(facts: LintFacts) -> Hits:
@@ -735,8 +732,8 @@ _GUARDED = re.compile(
     "srun of Slurm 22.05 and 23.02 does not inherit it, so the task gets one core; "
     "passing it is right on every version.",
     "srun(1) of 22.05; Slurm commit 9807bafa0f",
-    since="22.05",
-    until="23.11",
+    since=(22, 5),
+    until=(23, 11),
     once=True,
 )
 def srun_cpus_per_task(facts: LintFacts) -> Hits:

@@ -80,8 +80,9 @@ def _workers(facts: LintFacts) -> set[SimpleCommand]:
     unless that looks at its end itself.
     """
     functions = {
-        name
-        for name, body in facts.functions.items()
+        scope.name
+        for scope, body in facts.inside.items()
+        if scope.kind == "function"
         if not any(one.name in _GIVES_UP or _reads_status(one) for one in body)
         if any(works(one) and not _is_condition(facts, one) for one in body)
     }
@@ -335,7 +336,9 @@ def blank_misplaced(facts: LintFacts) -> Hits:
         elif re.match(r"\[[^\[\s]", shown) or (command.name == "[" and shown[-2:-1].strip()):
             good = re.sub(r"\s*\]\Z", " ]", re.sub(r"^\[\s*", "[ ", shown))
         if good is not None:
-            yield RuleHit(command.start, f"a blank too few or too many: {shown}", f"write: {good}")
+            yield RuleHit(
+                command.start, f"a blank too few or too many: {shown[:60]}", f"write: {good}"
+            )
 
 
 _NO_ASSIGNMENT = re.compile(
