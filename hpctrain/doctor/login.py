@@ -112,7 +112,9 @@ def slurm(context: DoctorContext) -> list[ProbeResult]:
     if context.cluster is None:
         hosts = (os.uname().nodename,)
         names = load.detect(os.environ, cluster_name=live.cluster_name, hosts=hosts)
-        of_profile = f"no profile is named; this machine looks like: {', '.join(names) or 'none'}"
+        of_profile = (
+            f"no profile is named; this machine looks like: {', '.join(names) or 'no known one'}"
+        )
         of_profile += f": --cluster {names[0]}" if names else ""
     else:
         of_profile = f"{profile.name}: {profile.title}"

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-import psutil
-
 from hpctrain.errors import UsageError
 from hpctrain.local.jobs import LocalJob, root
 from hpctrain.local.plan import LocalMachine
@@ -51,11 +49,9 @@ def this_machine(device: str | None = None) -> LocalMachine:
             )
         gpus = chosen
     busy = held(gpus)
-    process = psutil.Process()
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()  # not on macOS
     return LocalMachine(
-        cores=len((process.cpu_affinity() if hasattr(process, "cpu_affinity") else None) or [])
-        or os.cpu_count()
-        or 1,
+        cores=len(usable) or os.cpu_count() or 1,
         gpus=tuple(gpu for gpu in gpus if gpu not in busy),
         busy_gpus=tuple(busy),
         host=socket.gethostname(),
@@ -72,13 +68,9 @@ def _items(text: str) -> list[str]:
 def held(among: Sequence[str]) -> dict[str, str]:
     """Return a mapping of GPU to owner, for the GPUs that a live job holds."""
     owners = {gpu: str(owner) for gpu, owner in (read_json(_owners()) or {}).items()}
-    return {
-        gpu: owners[gpu]
-        for gpu in among
-        if gpu in owners
-        and (job := LocalJob(root() / owners[gpu])).path.is_dir()
-        and not job.record().is_final
-    }
+    jobs = {owner: LocalJob(root() / owner) for owner in owners.values()}
+    live = [name for name, job in jobs.items() if job.path.is_dir() and not job.record().is_final]
+    return {gpu: owners[gpu] for gpu in among if owners.get(gpu) in live}
 
 
 def take(job: LocalJob, count: int, among: Sequence[str]) -> tuple[str, ...] | None:

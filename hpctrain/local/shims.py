@@ -88,9 +88,10 @@ def _fields(job: jobs.LocalJob, plan: Plan) -> dict[str, object]:
 
 def scancel(arguments: list[str]) -> int:
     """Run `scancel [--signal=NAME] JOB…` and return the exit code."""
+    names = {each.name.removeprefix("SIG"): each for each in signal.Signals}
     option, _, name = arguments[0].partition("=") if arguments else ("", "", "")
-    number = getattr(signal, f"SIG{name.removeprefix('SIG')}", None)
-    job_ids = arguments[option == "--signal" and number is not None :]
+    number = names.get(name.removeprefix("SIG")) if option == "--signal" else None
+    job_ids = arguments[1:] if number is not None else arguments
     if not job_ids or any(word.startswith("-") for word in job_ids):
         known = "the local scheduler knows scancel [--signal=NAME] JOB"
         raise ValueError(f"{known}, not: {' '.join(arguments)}")

@@ -103,9 +103,8 @@ class LogView:
 
     def wants(self, rank: int | None, node: str | None) -> bool:
         """Whether these are the selected rank and node, if any are selected."""
-        names = {name: name and name.partition(".")[0] for name in (node, self.node)}
-        is_node = self.node is None or names[node] == names[self.node]
-        return self.rank in (None, rank) and is_node
+        wanted = None if self.node is None else self.node.partition(".")[0]
+        return self.rank in (None, rank) and wanted in (None, (node or "").partition(".")[0])
 
 
 #: Maximum number of ranks' own lines that are recognized in the shared log.

@@ -223,7 +223,7 @@ class SlurmScheduler:
                 return
             left = self._open(left)
         except SchedulerError as error:
-            said, is_answer = error.details, False
+            said, is_answer = error.details or (f"  {error.what}",), False
         finally:
             query_cache.invalidate()
         if not left:
