@@ -27,7 +27,6 @@ from hpctrain.explain.values import (
     change,
     current,
     fix,
-    gpus_per_node,
     is_ours,
     kept,
     setting,
@@ -213,7 +212,8 @@ def _memory_limit(case: JobContext) -> int | None:
     """
     limits = [sample.cgroup_limit_mib * MIB for sample in current(case) if sample.cgroup_limit_mib]
     each = whole(setting(case, "resources", "mem_per_gpu"))
-    asked = each * gpus_per_node(case) if each else whole(setting(case, "resources", "mem"))
+    gpus = whole(setting(case, "resources", "gpus_per_node")) or case.gpus_per_node or 1
+    asked = each * gpus if each else whole(setting(case, "resources", "mem"))
     account = case.account.memory_bytes if case.account is not None else None
     return account or asked or min(limits, default=None) or case.node_memory_bytes
 

@@ -248,8 +248,3 @@ def shown(key: str, value: Scalar) -> str:
 def fix(first: str, *changes: Change, more: str = "") -> Fix:
     """Return a fix: the action in the first line, an explanation in the second."""
     return Fix(text=f"{first}\n{more}" if more else first, changes=changes)
-
-
-def gpus_per_node(case: JobContext) -> int:
-    """Return the GPUs per node, which is the number of training processes; 1 if unknown."""
-    return whole(setting(case, "resources", "gpus_per_node")) or case.gpus_per_node or 1
