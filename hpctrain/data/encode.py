@@ -192,7 +192,8 @@ class Encoder:
         """
         laid = [self._lay(row) for row in rows]
         texts = [each.text for each in laid if isinstance(each, _Laid)]
-        encodings = iter(self._tokens.encode(texts))
+        offsets = any(isinstance(each, _Laid) and each.trained is not None for each in laid)
+        encodings = iter(self._tokens.encode(texts, offsets=offsets))
         return [
             each if isinstance(each, Dropped) else self._finished(each, next(encodings))
             for each in laid
@@ -401,9 +402,12 @@ class FastTokenizer:
             template = (tools and template.get("tool_use")) or template.get("default")
         return template
 
-    def encode(self, texts: Sequence[str]) -> list[Any]:
-        """Return the encodings of texts, with only the special tokens that the texts contain."""
-        return list(self._backend.encode_batch(list(texts), add_special_tokens=False))
+    def encode(self, texts: Sequence[str], *, offsets: bool) -> list[Any]:
+        """Return the encodings of texts, with only the special tokens that the texts contain;
+        without offsets, this takes a quarter less time.
+        """
+        encode = self._backend.encode_batch if offsets else self._backend.encode_batch_fast
+        return list(encode(list(texts), add_special_tokens=False))
 
     def around(self, ids: array[int]) -> tuple[array[int], array[int]]:
         """Return the ids to add before and after a text, without those that it already has."""

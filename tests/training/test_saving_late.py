@@ -57,6 +57,17 @@ def test_a_file_that_does_not_come_fails_the_save(tmp_path: Path) -> None:
     assert survival.listed(tmp_path / "checkpoints") == []
 
 
+def test_a_failure_of_another_rank_fails_the_save_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = attempt(tmp_path, 60)
+    other = "rank 1 on node-2: OSError: No space left on device"
+    monkeypatch.setattr(sound.ranks, "gather", lambda value: [value, other])
+    with pytest.raises(HpctrainError, match="checkpoint-4 could not be saved: the disk is full"):
+        sound.agree()
+    assert survival.listed(tmp_path / "checkpoints") == []
+
+
 def test_unfinished_saves_of_what_is_over_are_removed_at_the_start(
     tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path
 ) -> None:
