@@ -161,7 +161,7 @@ def open_study(runs: Path, name: str, *, create: tune.Definition | None = None) 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = folder(runs, name) / tune.JOURNAL
     if not path.exists() and create is None:
-        raise UsageError(f"there is no study {name!r} in {runs}", fix="hpctrain tune")
+        raise UsageError(f"there is no study {name!r} in {runs}", fix="hpctrain tune status")
     try:
         storage = optuna.storages.JournalStorage(journal_backend(path))
         known = name in optuna.get_all_study_names(storage)

@@ -133,7 +133,7 @@ def test_files_of_a_job_that_hpctrain_never_saw(desk: Desk) -> None:
         "UserWarning: the same",
         "2026-11-22 04:10:01 own b",
     ]
-    assert "there are ranks 0-2" in desk.run("logs", "old", "--rank", "7").err
+    assert "known ranks: 0-2" in desk.run("logs", "old", "--rank", "7").err
     assert logs(desk, "old", "--since", "2026-11-22T04:10:01") == [
         "[rank 1] 2026-11-22 04:10:01 own b",
         "[rank 2] 2026-11-22 04:10:02 own c",

@@ -138,7 +138,10 @@ def test_dry_runs_write_nothing(project: Desk) -> None:
 
 def test_there_is_no_study_yet(project: Desk) -> None:
     for words in (("status",), ("best",), ("status", "x"), ("best", "x")):
-        assert "there is no study" in project.refused("tune", *words).err
+        said = project.refused("tune", *words).err
+        assert "there is no study" in said
+        # A misspelt name must not lead to a command that submits a study.
+        assert "fix: hpctrain tune status\n" in said or len(words) == 1
 
 
 def test_without_optuna_it_says_what_to_install(

@@ -97,7 +97,7 @@ def _print(chosen: LogSelection, view: LogView) -> None:
     elif not is_shown and (view.rank is not None or view.node is not None):
         what = f"rank {view.rank}" if view.rank is not None else f"node {view.node}"
         ranks = {file.rank for file in (*chosen.ranks, *chosen.files) if file.rank is not None}
-        say(f"no line is from {what}; there are ranks {arrays.compress(ranks) or 'unknown'}")
+        say(f"no line is from {what}; known ranks: {arrays.compress(ranks) or 'none'}")
     elif record is not None and record.is_final and record.state != "COMPLETED":
         say(f"next: hpctrain explain {record.job_id}")
 

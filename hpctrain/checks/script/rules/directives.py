@@ -51,7 +51,7 @@ def dos_line_ends(facts: LintFacts) -> Hits:
     for first in ends[:1]:
         yield RuleHit(
             first,
-            f"{len(ends)} lines end with a carriage return",
+            f"lines that end with a carriage return: {len(ends)}",
             f"sed -i 's/\\r$//' {shell.quote(facts.file)}",
             edits=[(end, end + 1, "") for end in safe],
         )
