@@ -253,6 +253,22 @@ def offline(_: JobContext, groups: Groups) -> Fix | None:
     )
 
 
+# -- network ---------------------------------------------------------------------------------------
+
+
+def interface(case: JobContext, _: Groups) -> Fix | None:
+    """Remove the variables that name an interface which the node lacks."""
+    held = _variables(case)
+    gone = [
+        Change(key=f"environment.env.{name}", old=held[name], new=None)
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+        if name in held
+    ]
+    words = ", ".join(f"{each.key}: {each.old} -> removed" for each in gone)
+    more = "NCCL and gloo then choose the interface themselves"
+    return fix(words, *kept(case, *gone), more=more) if gone else None
+
+
 def _variables(case: JobContext) -> dict[str, str]:
     """Return the variables that the job set, from all layers of its config, if known."""
     known = case.extra.get("variables")
@@ -333,5 +349,6 @@ FIXES: Mapping[str, Remedy] = MappingProxyType(
         "time_max": time_max,
         "exclude_node": exclude_node,
         "offline": offline,
+        "interface": interface,
     }
 )

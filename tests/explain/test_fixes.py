@@ -404,3 +404,10 @@ def _as_kept(change: Change) -> Any:
     if change.key == "resources.time":
         return units.parse_time(str(change.new))
     return change.new if isinstance(change.new, bool) or change.new is None else str(change.new)
+
+
+def test_an_interface_that_a_node_lacks_is_no_longer_named() -> None:
+    said = config(environment={"env": {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_DEBUG": "INFO"}})
+    fixed = FIXES["interface"](JobContext(config=said), {})
+    assert new(fixed) == {"environment.env.NCCL_SOCKET_IFNAME": None}
+    assert FIXES["interface"](JobContext(config=config()), {}) is None
