@@ -266,3 +266,10 @@ def test_on_a_terminal_why_is_below_a_row_that_is_too_long(cluster: Desk, hpctra
 def test_why_in_words(job: dict[str, object], words: str) -> None:
     record = JobRecord(**({"job_id": "1", "scheduler": "slurm", "state": "PENDING"} | job))  # type: ignore[arg-type]
     assert queue.state_of(record, None, now=time.time()).why == words
+
+
+def test_on_a_terminal_columns_that_do_not_fit_are_left_out(cluster: Desk, hpctrain: str) -> None:
+    show(cluster, queued("41", "RUNNING", "None", name="a" * 50))
+    head, row = on_a_terminal(hpctrain, "ps", NO_COLOR="1").splitlines()
+    assert head.split() == ["JOB", "RUN", "STATE"]
+    assert row.split() == ["41", "a" * 50, "RUNNING"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ _COLUMNS = (
     *("JOB", "RUN", "STATE", "TIME", "STEP", "LOSS", "ETA"),
     *("MEMORY", "TOK/S", "NODES", "ON", "WHY"),
 )
+#: How many of the first columns are shown on a terminal of any width.
+_ALWAYS = 3
 _RIGHT = {"TIME", "STEP", "LOSS", "ETA", "MEMORY", "TOK/S", "NODES"}
 
 
@@ -100,12 +103,24 @@ def _show(rows: Sequence[queue.QueueRow]) -> None:
     heads = list(_COLUMNS)
     if sys.stdout.isatty():
         heads = [head for head in heads if any(row[head] not in ("-", "") for row in cells)]
+        heads = _fitting(heads, cells, shutil.get_terminal_size().columns)
     show_table(
         heads,
         [[row[head] for head in heads] for row in cells],
         right={at for at, head in enumerate(heads) if head in _RIGHT},
         colours=[_COLOURS.get(row.state.level) for row in rows],
     )
+
+
+def _fitting(heads: list[str], cells: Sequence[dict[str, str]], width: int) -> list[str]:
+    """Leave out the last columns that do not fit, but not the reason: it is shown below its row."""
+    kept = [head for head in heads if head != "WHY"]
+    while len(kept) > _ALWAYS:
+        lines = text.table([kept, *([row[head] for head in kept] for row in cells)])
+        if max(map(text.width, lines)) <= width:
+            break
+        kept.pop()
+    return [*kept, *(head for head in heads if head == "WHY")]
 
 
 def _cells(row: queue.QueueRow) -> dict[str, str]:
