@@ -278,7 +278,8 @@ _REFUSED = re.compile(
     r"|disk I/O error|No space left on device|Disk quota exceeded|Exec format error"
     r"|Stale file handle)\W*$"
     r"|(?:^|: |\d\) )(?i:unable to|cannot|can't|could not|failed to) \w"
-    r"|\b(?i:is not (?:permitted|allowed|installable))\b"
+    r"|\b(?i:is not (?:permitted|allowed|installable|authorized to))\b"
+    r"|points exceeded (?:v_)?cfl"
 )
 #: Lines of these forms after which a program continues; quoted text.
 _HARMLESS = re.compile(
@@ -291,8 +292,9 @@ _HARMLESS = re.compile(
     r"|\b(?:us(?:e|ing) (?:the )?default|skip(?:s|ped|ping)?|ignor(?:ed|ing)|retrying)\b"
 )
 _WELL = re.compile(
-    r"(?i)(?<!un)\bsuccess(?:ful(?:ly)?)?\b|\b(?:completed|finished|done)\b|\d passed\b"
-    r"|\b(?:written|saved) (?:to|in)\b|\bexit(?:ed)? (?:code|status)\W{1,3}0\b"
+    r"(?i)^(?!.*\bnot (?:complet|finish|succe|done))"
+    r".*?(?:(?<!un)\bsuccess(?:ful(?:ly)?)?\b|\b(?:completed|finished|done)\b|\d passed\b"
+    r"|\b(?:written|saved) (?:to|in)\b|\bexit(?:ed)? (?:code|status)\W{1,3}0\b)"
 )
 
 
