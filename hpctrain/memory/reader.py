@@ -17,8 +17,6 @@ from hpctrain.memory.sample import Event, Sample, node_name
 
 T = TypeVar("T")
 
-__all__ = ["MemoryReader", "load_nvml", "node_name"]
-
 
 def load_nvml() -> Any:
     """Return `pynvml`, initialized.

@@ -154,9 +154,13 @@ def read(asked: Any, splits: Mapping[str, Any]) -> tuple[Facts, list[Any]]:
     kind, classes, values = labels_of(splits, column, names, problems)
     best = (asked.metric_for_best_model or "loss").removeprefix("eval_")
     if kind == "regression" and best != "loss":  # transformers fails after the first epoch only
-        what = f"--metric_for_best_model {best} is not measured of a regression"
-        problems.append(Problem(what, "use --metric_for_best_model loss"))
-    pad = padding_of(asked, folder, asked.model_name_or_path)
+        problems.append(
+            Problem(
+                f"--metric_for_best_model {best} is not measured of a regression",
+                "use --metric_for_best_model loss",
+            )
+        )
+    pad = padding_of(asked, known)
     scans = [scan(rows, pad, split, problems) for split, rows in splits.items()]
     if problems:
         raise usage_error(problems)
@@ -188,14 +192,15 @@ def read(asked: Any, splits: Mapping[str, Any]) -> tuple[Facts, list[Any]]:
     return facts, made
 
 
-def padding_of(asked: Any, folder: Path, model: str | None) -> int | None:
+def padding_of(asked: Any, known: manifest.DatasetManifest | None) -> int | None:
     """Return the padding id, from the options, the dataset's manifest or the model's config.json."""
     if asked.pad_token_id is not None:
         return int(asked.pad_token_id)
-    known = manifest.read_manifest(folder)
     said = known.settings.get("pad_token_id") if known is not None else None
-    if said is None and model is not None:
-        said = (files.read_json(Path(model) / "config.json") or {}).get("pad_token_id")
+    if said is None and asked.model_name_or_path is not None:
+        said = (files.read_json(Path(asked.model_name_or_path) / "config.json") or {}).get(
+            "pad_token_id"
+        )
     return said if isinstance(said, int) else None
 
 
@@ -291,8 +296,12 @@ def labels_of(
     names = tuple(names or getattr(features[column], "names", None) or ())
     number: dict[Any, int] = {}
     if not isinstance(first, int | float | str | list):
-        what = f"labels like {first!r} are none of a class, a list of 0 and 1, and a number"
-        problems.append(Problem(what, "use --label_column NAME"))
+        problems.append(
+            Problem(
+                f"labels like {first!r} are none of a class, a list of 0 and 1, and a number",
+                "use --label_column NAME",
+            )
+        )
         return "single", (), []
     if isinstance(first, float):
         kind, names, wanted = "regression", (), "finite number, nor -100, which stands for none"
@@ -309,8 +318,12 @@ def labels_of(
             number = {place: place for place in range(len(names))}
         wanted = f"class; the classes are {in_short(names)}"
     if len(names) == 1:
-        what = f"all rows have one label, {names[0]}: there is nothing to tell apart"
-        problems.append(Problem(what, "use --label_column NAME"))
+        problems.append(
+            Problem(
+                f"all rows have one label, {names[0]}: there is nothing to tell apart",
+                "use --label_column NAME",
+            )
+        )
     for split, values in raw.items():
         bad = sorted({str(each) for each in values if not _fits(each, kind, names, number)})
         if bad:
@@ -410,9 +423,8 @@ def load(options: Any, facts: Facts) -> Any:
                 options.weights.model, config=config, dtype=dtype, local_files_only=True, **named
             )
     except (ValueError, RuntimeError) as error:
-        what = f"{options.weights.model} cannot be loaded as a classifier"
         raise UsageError(
-            what,
+            f"{options.weights.model} cannot be loaded as a classifier",
             details=tuple(str(error).strip().splitlines()[:4]),
             fix=f"cat {shell.quote(options.weights.model)}/config.json",
         ) from error
@@ -487,8 +499,10 @@ def _data_problems(text: Any, pad: int | None, facts: Facts, folder: Any) -> Ite
     if isinstance(positions, int) and "roberta" in str(getattr(text, "model_type", "")):
         positions -= (text.pad_token_id or 0) + 1  # its position ids start after the padding id
     if isinstance(positions, int) and 0 < positions < facts.longest:
-        what = f"the longest row has {facts.longest} events, and the model {positions} positions"
-        yield Problem(what, f"use --max_events {positions}, which keeps the last ones")
+        yield Problem(
+            f"the longest row has {facts.longest} events, and the model {positions} positions",
+            f"use --max_events {positions}, which keeps the last ones",
+        )
 
 
 def _with_lora(model: Any, adapter: Any) -> Any:

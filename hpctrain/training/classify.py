@@ -121,16 +121,21 @@ def _prepare(asked: Any, train: Any, evaluation: Any) -> tuple[Any, Any, Any]:
         name = asked.dataset_test_split
         splits["evaluation" if name in splits else name] = evaluation
     if evaluation is not None and len(evaluation) == 0:
-        fix = "use --dataset_test_split NAME, or --eval_strategy no"
-        raise usage_error([Problem(f"the split '{asked.dataset_test_split}' has no rows", fix)])
+        raise usage_error(
+            [
+                Problem(
+                    f"the split '{asked.dataset_test_split}' has no rows",
+                    "use --dataset_test_split NAME, or --eval_strategy no",
+                )
+            ]
+        )
     from hpctrain.training import classifier
 
     facts, made = classifier.read(asked, splits)
     return made[0], made[1] if len(made) > 1 else None, facts
 
 
-def _defaults(asked: Any, *, cpu: bool, data: Any) -> dict[str, Any]:
-    del cpu, data
+def _defaults(asked: Any, **_: Any) -> dict[str, Any]:
     evaluates, by_steps = asked.eval_strategy != "no", asked.eval_strategy == "steps"
     strategy = asked.save_strategy or (asked.eval_strategy if evaluates else "epoch")
     between = int(asked.eval_steps or asked.logging_steps) if by_steps else 500

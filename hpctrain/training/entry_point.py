@@ -13,7 +13,7 @@ import traceback
 from typing import NoReturn
 
 from hpctrain.errors import HpctrainError
-from hpctrain.memory.reader import node_name
+from hpctrain.memory.sample import node_name
 from hpctrain.runs import layout
 from hpctrain.training import trackers
 from hpctrain.training.options import Task, read_options

@@ -287,9 +287,8 @@ def read_options(argv: list[str], task: Task) -> Options:
     train_dataset, eval_dataset, facts = task.prepare(
         asked, *_load(asked.dataset_name, splits, evaluate_only=asked.evaluate_only)
     )
-    ranks = {name: int(getattr(asked, name)) for name in _RANK}  # as plain numbers
     chosen = {
-        **ranks,
+        **{name: int(getattr(asked, name)) for name in _RANK},  # as plain numbers
         **_defaults(asked, cpu=cpu),
         **task.defaults(asked, cpu=cpu, data=train_dataset),
     }
@@ -301,8 +300,9 @@ def read_options(argv: list[str], task: Task) -> Options:
             {**vars(asked), **unset}, allow_extra_keys=True
         )
     except (ValueError, TypeError, NotImplementedError) as error:  # mutually exclusive options
-        what = f"the training cannot be set up like this: {error}"
-        raise UsageError(what, fix=task.help) from error
+        raise UsageError(
+            f"the training cannot be set up like this: {error}", fix=task.help
+        ) from error
     _check_world(training)
     return Options(
         task=task,
@@ -415,8 +415,10 @@ def _unknown_option(text: str, parser: Any, help_: str) -> preflight.Problem:
     close = difflib.get_close_matches(name, parser._option_string_actions, n=1)
     if not close:
         return preflight.Problem(f"unknown option {name}", help_, command=True)
-    fix = f"use {close[0]} in its place, in config.yaml under training or after --; all of them: {help_}"
-    return preflight.Problem(f"unknown option {name}; did you mean {close[0]}?", fix)
+    return preflight.Problem(
+        f"unknown option {name}; did you mean {close[0]}?",
+        f"use {close[0]} in its place, in config.yaml under training or after --; all of them: {help_}",
+    )
 
 
 def _survival_problems(asked: Any) -> Iterator[preflight.Problem]:

@@ -166,9 +166,6 @@ def collect_environment(
     return {name: value for name, value in found.items() if value is not None}
 
 
-ENVIRONMENT = "environment.json"
-
-
 class RunFiles(TrainerCallback):  # type: ignore[misc]  # transformers is not there on the login node
     """Writes environment.json and metrics.jsonl of this attempt.
 
@@ -226,7 +223,7 @@ class RunFiles(TrainerCallback):  # type: ignore[misc]  # transformers is not th
         """
         if state.is_world_process_zero:
             self._guard(self._open, self._directory / metrics.FILE)
-            path, size = self._directory / ENVIRONMENT, int(args.world_size)
+            path, size = self._directory / "environment.json", int(args.world_size)
             self._guard(lambda: files.write_json(path, collect_environment(world_size=size)))
             self.write(event, state, values)
 
@@ -267,8 +264,11 @@ def metrics_line(event: str, step: int, epoch: float | None, logs: dict[str, Any
     }
     nonfinite: dict[str, str] = {}
     for name, value in logs.items():
-        number = _number(value)
-        if number is None or name in metrics.OWN:
+        number = value
+        with contextlib.suppress(Exception):  # a tensor or an array with one element
+            number = value.item()
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if not is_number or name in metrics.OWN:
             continue
         if not math.isfinite(number):
             nonfinite[name], number = str(float(number)), None
@@ -276,9 +276,3 @@ def metrics_line(event: str, step: int, epoch: float | None, logs: dict[str, Any
     if nonfinite:
         row["nonfinite"] = nonfinite
     return json.dumps(row, allow_nan=False).encode() + b"\n"
-
-
-def _number(value: Any) -> int | float | None:
-    with contextlib.suppress(Exception):  # a tensor or an array with one element
-        value = value.item()
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -91,11 +91,14 @@ def check_model(name: str | None, needs: frozenset[str] = MODEL_NEEDS) -> list[P
         source = shell.quote(name) if on_hub else "OWNER/MODEL"
         download = f"hf download {source} --local-dir {shell.quote(name)}"
         fix = download if on_hub else f"where there is a network, run: {download}"
-        what = (
-            f"there is no model directory '{name}'; models are read from local folders only, nothing"
-            " is downloaded here"
-        )
-        return [Problem(what, fix, command=on_hub)]
+        return [
+            Problem(
+                f"there is no model directory '{name}'; models are read from local folders only,"
+                " nothing is downloaded here",
+                fix,
+                command=on_hub,
+            )
+        ]
     fix = f"ls {shell.quote(name)}"
     if not is_file(folder / "config.json"):
         return [Problem(f"the model directory '{name}' has no config.json", fix, command=True)]
@@ -161,18 +164,24 @@ def check_dataset(name: str | None, splits: Iterable[str]) -> list[Problem]:
         return [Problem("--dataset_name is missing", "use --dataset_name FOLDER")]
     folder = Path(name)
     if not is_dir(folder):
-        what = (
-            f"there is no dataset directory '{name}'; datasets are read from local folders only,"
-            " nothing is downloaded"
-        )
-        return [Problem(what, _HOW_TO_SAVE, cause="raw")]
+        return [
+            Problem(
+                f"there is no dataset directory '{name}'; datasets are read from local folders"
+                " only, nothing is downloaded",
+                _HOW_TO_SAVE,
+                cause="raw",
+            )
+        ]
     parts = split_folders(folder)
     if parts is None:
-        what = (
-            f"'{name}' is not a dataset saved by save_to_disk: it has neither dataset_dict.json nor"
-            " state.json"
-        )
-        return [Problem(what, _HOW_TO_SAVE, cause="raw")]
+        return [
+            Problem(
+                f"'{name}' is not a dataset saved by save_to_disk: it has neither"
+                " dataset_dict.json nor state.json",
+                _HOW_TO_SAVE,
+                cause="raw",
+            )
+        ]
     problems: list[Problem] = []
     for number, split in enumerate(splits):
         part = parts.get(split, parts.get("") if number == 0 else None)
@@ -183,8 +192,9 @@ def check_dataset(name: str | None, splits: Iterable[str]) -> list[Problem]:
         option = "use --dataset_train_split NAME"
         if number > 0:
             option = "use --dataset_test_split NAME, or --eval_strategy no"
-        what = f"the dataset '{name}' has no split '{split}'; it has {has}"
-        problems.append(Problem(what, option))
+        problems.append(
+            Problem(f"the dataset '{name}' has no split '{split}'; it has {has}", option)
+        )
     return problems
 
 
@@ -220,23 +230,33 @@ def _split_problems(name: str, split: str, part: Path) -> list[Problem]:
     entries = (files.read_json(part / "state.json") or {}).get("_data_files")
     found = columns(part)
     if not isinstance(entries, list) or not found:
-        what = (
-            f"the dataset '{name}' is damaged: split '{split}' lacks a readable state.json or"
-            " dataset_info.json"
-        )
-        return [Problem(what, f"ls {shell.quote(part)}", command=True)]
+        return [
+            Problem(
+                f"the dataset '{name}' is damaged: split '{split}' lacks a readable state.json or"
+                " dataset_info.json",
+                f"ls {shell.quote(part)}",
+                command=True,
+            )
+        ]
     names = [str(each.get("filename")) for each in entries if isinstance(each, dict)]
     if missing := [file for file in names if not is_file(part / file)]:
-        what = (
-            f"the dataset '{name}' is not complete: split '{split}' lacks {', '.join(missing[:3])}"
-        )
-        return [Problem(what, f"ls {shell.quote(part)}", command=True)]
+        return [
+            Problem(
+                f"the dataset '{name}' is not complete: split '{split}' lacks"
+                f" {', '.join(missing[:3])}",
+                f"ls {shell.quote(part)}",
+                command=True,
+            )
+        ]
     if "input_ids" not in found:
-        what = (
-            f"the dataset '{name}' is not tokenized: split '{split}' has {', '.join(found)}, and no"
-            " input_ids"
-        )
-        return [Problem(what, _HOW_TO_SAVE, cause="raw")]
+        return [
+            Problem(
+                f"the dataset '{name}' is not tokenized: split '{split}' has {', '.join(found)},"
+                " and no input_ids",
+                _HOW_TO_SAVE,
+                cause="raw",
+            )
+        ]
     return []
 
 

@@ -459,12 +459,15 @@ def check_trainer(trainer: Any, options: Any) -> list[Problem]:
     model = trainer.model
     inner = type(model.get_base_model() if hasattr(model, "get_base_model") else model)
     if trainer.padding_free and "position_ids" not in inspect.signature(inner.forward).parameters:
-        problem = Problem(
-            f"{inner.__name__} takes no position_ids: examples in one row would attend to each"
-            " other",
-            "use --packing false --padding_free false, with a dataset that is not packed",
+        raise usage_error(
+            [
+                Problem(
+                    f"{inner.__name__} takes no position_ids: examples in one row would attend to"
+                    " each other",
+                    "use --packing false --padding_free false, with a dataset that is not packed",
+                )
+            ]
         )
-        raise usage_error([problem])
     asked = SimpleNamespace(**vars(options.script) | vars(options.model) | vars(options.training))
     rows = row_facts(asked, options.train_dataset)
     return [*option_warnings(option_facts(asked)), *row_warnings(asked, rows)]

@@ -224,9 +224,10 @@ def _check(
     why = [line for lines in refused.values() for line in lines]
     accept = " ".join(f"--{name} true" for name in refused)
     anew = f"--init_from {shlex.quote(str(found.path))} for its weights only"
-    hint = f"run the job as it was, use {accept}, or use {anew}"
     raise UsageError(
-        f"{found.path.name} cannot be resumed as it is", details=(str(found.path), *why), hint=hint
+        f"{found.path.name} cannot be resumed as it is",
+        details=(str(found.path), *why),
+        hint=f"run the job as it was, use {accept}, or use {anew}",
     )
 
 

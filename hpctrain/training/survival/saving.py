@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from hpctrain.errors import HpctrainError
-from hpctrain.memory.reader import node_name
+from hpctrain.memory.sample import node_name
 from hpctrain.runs import checkpoints
 from hpctrain.runs.manifest import walk, write_manifest
 from hpctrain.training.process import Ranks, say
