@@ -163,20 +163,15 @@ def _input(
         )
         for one in found
     )
-    cached = None if where.exists else _cached(spec, kind, where.said)
+    cached = None
+    if not where.exists:
+        variables = {**os.environ, **dict(spec.env)}
+        home = variables.get("HF_HOME") or "~/.cache/huggingface"
+        hub = expanded(variables.get("HF_HUB_CACHE") or f"{home}/hub")
+        found_there = is_dir(hub / f"{kind}--{where.said.replace('/', '--')}" / "snapshots")
+        # None: hooks or modules may select another cache.
+        cached = found_there or (None if spec.before or spec.modules else False)
     return InputFacts(where=where, problems=problems, cached=cached)
-
-
-def _cached(spec: JobSpec, kind: str, name: str) -> bool | None:
-    """Return whether Hugging Face's cache contains `owner/name`; None if hooks or modules may
-    select another cache.
-    """
-    variables = {**os.environ, **dict(spec.env)}
-    home = variables.get("HF_HOME") or "~/.cache/huggingface"
-    hub = expanded(variables.get("HF_HUB_CACHE") or f"{home}/hub")
-    if is_dir(hub / f"{kind}--{name.replace('/', '--')}" / "snapshots"):
-        return True
-    return None if spec.before or spec.modules else False
 
 
 # -- the script ------------------------------------------------------------------------------------

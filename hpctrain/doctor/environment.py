@@ -19,8 +19,6 @@ from hpctrain.jobs import render
 from hpctrain.util import installed, process, shell, stored
 
 ENVIRONMENT_S = 60.0
-#: Exit status of timeout(1) after the time limit (124), and after SIGKILL (137).
-_LATE = (124, 137)
 #: kind → its name in a sentence, and the directory of its Python below the one in the config.
 _KINDS = {
     "venv": ("the virtual environment", ""),
@@ -46,7 +44,11 @@ def job_environment(context: DoctorContext) -> list[ProbeResult]:
         if spec.container is not None:
             sentence = f"the image {spec.container.image} is not opened here"
             return _unknown(f"{sentence}; run: hpctrain doctor --job")
-        done = _ask(spec)
+        program = "python" if spec.launcher == "srun" else spec.launcher
+        script = f'{activation(spec)}\ncommand -v {program} || echo -\nexec python -c "$@"\n'
+        question = Path(inside.__file__).read_text(encoding="utf-8")
+        argv = [f"--chdir={directory(spec.chdir)}", *shell_of(spec), script, "doctor", question]
+        done = run_limited(["env", *argv], timeout=ENVIRONMENT_S)
     except process.NoAnswerError:
         return _unknown(f"{name} did not answer within a minute")
     before, mark, answer = done.stdout.partition(inside.MARK)
@@ -72,14 +74,6 @@ def _unknown(sentence: str) -> list[ProbeResult]:
     more = "unknown: the environment did not answer"
     lines = (("environment", sentence), ("versions", more), ("torch", more))
     return [result(probe, words, unknown=True) for probe, words in lines]
-
-
-def _ask(spec: JobSpec) -> process.Finished:
-    launcher = "python" if spec.launcher == "srun" else spec.launcher
-    script = f'{activation(spec)}\ncommand -v {launcher} || echo -\nexec python -c "$@"\n'
-    question = Path(inside.__file__).read_text(encoding="utf-8")
-    argv = [*shell_of(spec), script, "doctor", question]
-    return run_limited(["env", f"--chdir={directory(spec.chdir)}", *argv], timeout=ENVIRONMENT_S)
 
 
 def demands() -> tuple[str, ...]:
@@ -141,7 +135,8 @@ def run_limited(
         raise SchedulerError(f"{argv[0]} is not on PATH")
     guard = ["timeout", "--kill-after=2", f"{timeout:g}"] if shutil.which("timeout") else []
     done = process.run([*guard, *argv], timeout=timeout + 5, environment=environment)
-    if guard and done.returncode in _LATE:
+    # timeout(1) exits with 124 after the time limit, and with 137 after SIGKILL.
+    if guard and done.returncode in (124, 137):
         raise process.NoAnswerError(f"{argv[0]} had not ended after {timeout:g} s")
     return done
 

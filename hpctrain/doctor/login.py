@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -63,16 +64,10 @@ def run_probes(context: DoctorContext, probes: Probes | None = None) -> Iterator
                 yield result(name, f"failed: {str(error) or type(error).__name__}", unknown=True)
     finally:
         if not all(answer.done() for answer in answers.values()):
-            _kill_children()
-
-
-def _kill_children() -> None:
-    """Kill all descendants at once: while the parents live, none has been reparented."""
-    for child in psutil.Process().children(recursive=True):
-        try:
-            child.kill()
-        except psutil.Error:
-            continue
+            # All descendants at once: while the parents live, none has been reparented.
+            for child in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    child.kill()
 
 
 # -- Slurm and disks -------------------------------------------------------------------------------

@@ -13,10 +13,25 @@ _OTHER = "from config.yaml or the cluster's profile"
 _COMMENT_COLUMN = 50
 
 
-def _comments(spec: JobSpec) -> dict[str, str]:
-    """Return the comment for each directive; sbatch ignores a trailing comment."""
-    several = spec.processes_per_task > 1
-    return {
+def lines(spec: JobSpec) -> list[str]:
+    """Return the `#SBATCH` lines of `spec`, each with a comment, in the order: what, where, how
+    much, how long, logs.
+
+    Raises:
+        UsageError: the directory's name contains characters that a directive cannot hold.
+    """
+    if "\\" in spec.chdir or any(
+        ord(character) < 32 or ord(character) == 127 for character in spec.chdir
+    ):
+        # Slurm takes a backslash in a log path to mean "do not expand %j" and then drops it: the
+        # job ends at once, FAILED 0:53, without a log.
+        raise UsageError(
+            f"a job cannot run in {spec.chdir!r}: a #SBATCH line cannot carry line breaks, other"
+            " control characters or backslashes",
+            hint="rename the directory, or use another one: hpctrain render --chdir DIRECTORY",
+        )
+    # sbatch ignores a trailing comment.
+    comments = {
         "job-name": "its name in squeue and in its logs",
         "chdir": "the directory in which it runs",
         "account": "the project that is charged",
@@ -34,7 +49,7 @@ def _comments(spec: JobSpec) -> dict[str, str]:
         ),
         "cpus-per-task": (
             f"cores per node, for {spec.processes_per_task} processes"
-            if several
+            if spec.processes_per_task > 1
             else "cores of the process"
             if spec.launcher != "srun"
             else "cores of each process"
@@ -56,26 +71,6 @@ def _comments(spec: JobSpec) -> dict[str, str]:
             else "a node failure does not start it from scratch"
         ),
     }
-
-
-def lines(spec: JobSpec) -> list[str]:
-    """Return the `#SBATCH` lines of `spec`, each with a comment, in the order: what, where, how
-    much, how long, logs.
-
-    Raises:
-        UsageError: the directory's name contains characters that a directive cannot hold.
-    """
-    if "\\" in spec.chdir or any(
-        ord(character) < 32 or ord(character) == 127 for character in spec.chdir
-    ):
-        # Slurm takes a backslash in a log path to mean "do not expand %j" and then drops it: the
-        # job ends at once, FAILED 0:53, without a log.
-        raise UsageError(
-            f"a job cannot run in {spec.chdir!r}: a #SBATCH line cannot carry line breaks, other"
-            " control characters or backslashes",
-            hint="rename the directory, or use another one: hpctrain render --chdir DIRECTORY",
-        )
-    comments = _comments(spec)
     written = []
     for name, value in values(spec):
         assigned = "" if value is None else f"={sbatch.quote(value)}"

@@ -11,7 +11,7 @@ import contextlib
 import os
 import pwd
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -236,6 +236,10 @@ def _case_of(meant: ExplainedJob, notes: list[str]) -> JobContext:
         told, now = history.read(meant.run_dir, most=_MOST), progress.read(meant.run_dir)
         samples = {sample for rank in told.ranks for sample in rank.samples}
         starts = {start.name: start for start in told.starts}
+        config, _ = request.ran_with(meant.run, meant.run_dir.parent)
+        # Its training section includes a sweep's parameter combination.
+        point = stored.read_object(meant.run_dir / "point.json") or {}
+        values = {name.removeprefix("training."): value for name, value in point.items()}
         case = JobContext(
             attempts=tuple(
                 AttemptFact(
@@ -253,7 +257,7 @@ def _case_of(meant: ExplainedJob, notes: list[str]) -> JobContext:
                 )
                 for attempt in meant.run.attempts
             ),
-            config=_config_of_run(meant.run_dir, meant.run),
+            config=config and {**config, "training": {**(config.get("training") or {}), **values}},
             step=now.step,
             max_steps=now.max_steps,
             step_s=now.step_s,
@@ -278,36 +282,24 @@ def _case_of(meant: ExplainedJob, notes: list[str]) -> JobContext:
     if account is not None and account.cancelled_by is not None:
         with contextlib.suppress(KeyError, OverflowError):
             extra["canceller"] = pwd.getpwuid(account.cancelled_by).pw_name
-    case = _with_samples(replace(case, files=tuple(facts), account=account), samples)
-    zone_s = time.localtime().tm_gmtoff
-    return _with_profile(replace(case, now=time.time(), zone_s=zone_s, extra=extra))
-
-
-def _config_of_run(run_dir: Path, run: Run) -> Mapping[str, Any] | None:
-    """Return the job config of the newest submission, or None. Its training section includes the
-    arguments after `--` and a sweep's parameter combination.
-    """
-    config, _ = request.ran_with(run, run_dir.parent)
-    point = stored.read_object(run_dir / "point.json") or {}
-    values = {name.removeprefix("training."): value for name, value in point.items()}
-    return config and {**config, "training": {**(config.get("training") or {}), **values}}
-
-
-def _with_samples(case: JobContext, samples: Iterable[Sample]) -> JobContext:
     ordered = sorted(samples, key=lambda sample: sample.time_ms)
     resources = (case.config or {}).get("resources") or {}
     gpus, nodes = resources.get("gpus_per_node"), resources.get("nodes")
     asked = (gpus or 1) * nodes if isinstance(gpus, int) and isinstance(nodes, int) else None
     gpu = next((each.gpu_total_mib for each in reversed(ordered) if each.gpu_total_mib), 0)
     node = next((each.node_total_mib for each in reversed(ordered) if each.node_total_mib), 0)
-    return replace(
+    case = replace(
         case,
+        files=tuple(facts),
+        account=account,
         samples=tuple(ordered),
         gpus_per_node=gpus if isinstance(gpus, int) else None,
         world_size=ordered[-1].world_size if ordered else asked,
         gpu_memory_bytes=gpu * _MIB or None,
         node_memory_bytes=node * _MIB or None,
     )
+    zone_s = time.localtime().tm_gmtoff
+    return _with_profile(replace(case, now=time.time(), zone_s=zone_s, extra=extra))
 
 
 def _with_profile(case: JobContext) -> JobContext:

@@ -15,8 +15,6 @@ from hpctrain.runs import layout, store
 from hpctrain.util import shell
 from hpctrain.util.text import is_number
 
-_ONLY_HERE = "note: Slurm does not answer; only the jobs of this machine are known"
-
 
 def select(words: Sequence[str], *, every_job: bool = False, to_come: bool = False) -> LogSelection:
     """Return the logs of files and directories, of one job, or of a run's newest job; without
@@ -121,7 +119,9 @@ def of_job(word: str | None, *, every_job: bool = False) -> LogSelection:
         processes=processes_of(run_dir),
         earlier=earlier,
         output=logs.output,
-        notes=(_ONLY_HERE,) if silent is not None else (),
+        notes=("note: Slurm does not answer; only the jobs of this machine are known",)
+        if silent is not None
+        else (),
     )
 
 

@@ -18,8 +18,6 @@ from hpctrain.util import process, secrets, shell
 
 #: hpctrain's own files, tracked or not: job output, and the file that identifies a directory.
 _NEVER = (code.MANIFEST, *rules.OWN)
-#: Rendered scripts are stored with each submission.
-_RENDERED = ("/*.sbatch",)
 
 
 def snapshot(
@@ -62,7 +60,8 @@ def _code(project: Path) -> tuple[list[str], Version, list[SkippedPath]]:
     ignore = rules.read_ignored(project)
     never = [*_NEVER, f"/{layout.RUNS}/", "/logs/"]
     own = rules.patterns(ignore, never)
-    other = rules.patterns(ignore, never, (*rules.REMADE, *rules.PRODUCTS, *_RENDERED))
+    # Rendered scripts are stored with each submission.
+    other = rules.patterns(ignore, never, (*rules.REMADE, *rules.PRODUCTS, "/*.sbatch"))
     in_git, version = read_tree(project, rules.SECRETS)
     if not in_git and not version.untracked:
         skipped = [SkippedPath(".git", note) for note in version.notes]

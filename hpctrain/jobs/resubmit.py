@@ -96,7 +96,13 @@ def find(runs: Path, name: str, array: str | None) -> ResubmitPlan:
         points = (whole.points if whole is not None else None) or max(everything, default=0) + 1
         indices = set(selected(array, points)[0])
         known, never = ([run for run in each if run.index in indices] for each in (known, never))
-    states = _states(runs, known, name)
+    for pause in (*_ENDING_S, None):
+        found = schedulers.survey(runs, known, every_job=True)
+        if pause is None or not any(_is_ending(state) for state in found.states.values()):
+            break
+        time.sleep(pause)
+    found.require_answer(f"hpctrain resubmit {name}")
+    states = found.states
     left = [run for run in known if _is_left(states[run.id])]
     if whole is not None and whole.kind == "stages" and left and len(known) > 1:
         waiting = [run for run in known if run not in left and states[run.id].word == "pending"]
@@ -123,16 +129,6 @@ def find(runs: Path, name: str, array: str | None) -> ResubmitPlan:
     return ResubmitPlan(
         tag, tuple(run.id for run in left), _again(runs, tag, whole, left), messages
     )
-
-
-def _states(runs: Path, known: Sequence[Run], name: str) -> dict[str, State]:
-    for pause in (*_ENDING_S, None):
-        found = schedulers.survey(runs, known, every_job=True)
-        if pause is None or not any(_is_ending(state) for state in found.states.values()):
-            break
-        time.sleep(pause)
-    found.require_answer(f"hpctrain resubmit {name}")
-    return found.states
 
 
 def _is_left(state: State) -> bool:

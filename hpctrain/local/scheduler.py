@@ -45,11 +45,6 @@ class LocalScheduler:
     def __init__(self, *, parallel: int | None = None, device: str | None = None) -> None:
         self.parallel, self.device = parallel, device
 
-    @staticmethod
-    def is_available() -> bool:
-        """Always true: it needs no programs of the cluster."""
-        return True
-
     def dry_run(
         self,
         script: Path,

@@ -58,7 +58,14 @@ def ask(
     accounts = [each for each in accounts if each.is_final or each.job_id not in ended]
     found = {each.job_id: records.without_a_job(each, known) for each in accounts}
     missing = [job for job in wanted if not any(stands_for(job, each) for each in accounts)]
-    half = [account.job_id for account in accounts if _is_half(account)]
+    # slurmdbd has the end of the job, but not yet its request, which can arrive seconds later
+    # (tested with 22.05), and shows Slurm's placeholder as the name.
+    now = time.time()
+    half = [
+        each.job_id
+        for each in accounts
+        if each.name == _PLACEHOLDER and now - (each.ended or now) < _BEHIND_S
+    ]
     for job in set(half) & set(known):
         found[job] = _filled(found[job], known[job])
     if missing or half:  # accounting is off, unreachable, or seconds late
@@ -87,8 +94,7 @@ def sacct(which: Sequence[str], *, timeout: float) -> tuple[list[JobRecord], str
     try:
         fields = records.fields_of(process.run(["sacct", "--helpformat"], timeout=seconds).stdout)
         form = ["-n", "-P", f"--delimiter={records.SEPARATOR}", "-D", "-o", ",".join(fields)]
-        argv = ["sacct", *form, *which]
-        done = process.run(argv, timeout=seconds, environment=_environment())
+        done = process.run(["sacct", *form, *which], timeout=seconds, environment=_environment())
     except process.NoAnswerError as error:
         query_cache.record_failure("sacct", error)
         return [], error.what
@@ -113,16 +119,6 @@ def stands_for(job_id: str, account: JobRecord) -> bool:
     return job_id in (account.job_id, account.slurm_job_id) or (
         not tasks and account.job_id.startswith((f"{job_id}_", f"{job_id}+"))
     )
-
-
-def _is_half(account: JobRecord) -> bool:
-    """Whether the record is incomplete: slurmdbd has the end of the job, but not yet its request,
-    and shows Slurm's placeholder as the name.
-
-    The start record can arrive seconds after the end record (tested with 22.05).
-    """
-    now = time.time()
-    return account.name == _PLACEHOLDER and now - (account.ended or now) < _BEHIND_S
 
 
 def _filled(account: JobRecord, shown: JobRecord) -> JobRecord:

@@ -73,10 +73,6 @@ class JobControl(Protocol):
 class Scheduler(JobControl, Protocol):
     """A scheduler that can also submit."""
 
-    @staticmethod
-    def is_available() -> bool:
-        """Whether its programs are installed."""
-
     def dry_run(
         self,
         script: Path,

@@ -285,7 +285,7 @@ class SlurmScheduler:
                 continue
             job = next((each for each in known.values() if sent.is_of(each.comment)), None)
             if job is not None:
-                ledger.found(sent, _submitted(job))
+                ledger.found(sent, job_ids.array_of(job.job_id))
             elif time.time() - sent.at < 86_400:  # later it is open still, and not listed
                 record = JobRecord(
                     job_id=f"?{sent.token}",
@@ -338,7 +338,7 @@ class SlurmScheduler:
                 continue
             if record is not None:
                 return replace(
-                    ledger.found(sent, _submitted(record)),
+                    ledger.found(sent, job_ids.array_of(record.job_id)),
                     notes=("sbatch did not answer, but the job is there: found by its comment",),
                 )
         query_cache.invalidate()  # the job may appear at any moment
@@ -367,7 +367,7 @@ class SlurmScheduler:
             if record is None:  # the request was lost
                 ledger.forget(sent.token)
                 continue
-            job = ledger.found(sent, _submitted(record)).answer
+            job = ledger.found(sent, job_ids.array_of(record.job_id)).answer
             rest = "".join(f"; its other jobs: hpctrain resubmit {tag}" for tag in sent.arguments)
             raise HpctrainError(
                 f"job {job} is the earlier submission that sbatch did not answer; nothing new"
@@ -395,11 +395,6 @@ def _argv(
     orders = (("dependency", sent.dependency), ("array", array))
     words = [f"--{name}={value}" for name, value in orders if value is not None]
     return ("sbatch", "--parsable", f"--comment={comment}", *words, str(script), *sent.arguments)
-
-
-def _submitted(record: JobRecord) -> str:
-    """Return the id that sbatch would have printed: the array's, not a task's."""
-    return record.job_id.partition("_")[0]
 
 
 def _is_of(shown: str, job: str) -> bool:

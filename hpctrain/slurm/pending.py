@@ -35,10 +35,8 @@ class Reason:
 
 
 _OPEN = "scontrol show job {job}"
-_SUPPORT = f"{_OPEN}, then ask your site's support"
 _CANCEL = "hpctrain cancel {job}"
 _OTHER_NODES = f"{_CANCEL}, and submit for nodes that exist: sinfo -N -l"
-_THROTTLE = "scontrol update JobId={job} ArrayTaskThrottle=N"
 
 REASONS: dict[str, Reason] = {
     # the queue
@@ -50,7 +48,9 @@ REASONS: dict[str, Reason] = {
     "SchedDefer": Reason("the scheduler puts off jobs that want to start at once", "queue"),
     "Licenses": Reason("the licenses it requests are in use", "queue"),
     "JobArrayTaskLimit": Reason(
-        "as many tasks of its array run as its %limit allows", "later", _THROTTLE
+        "as many tasks of its array run as its %limit allows",
+        "later",
+        "scontrol update JobId={job} ArrayTaskThrottle=N",
     ),
     "FedJobLock": Reason("the clusters of the federation agree on where it starts", "later"),
     "FrontEndDown": Reason("no front end node is up", "person"),
@@ -64,7 +64,9 @@ REASONS: dict[str, Reason] = {
     ),
     "JobHeldUser": Reason("held by you", "person", "scontrol release {job}"),
     "JobHeldAdmin": Reason(
-        "held by an administrator, or by Slurm after a failed start", "person", _SUPPORT
+        "held by an administrator, or by Slurm after a failed start",
+        "person",
+        f"{_OPEN}, then ask your site's support",
     ),
     "JobHoldMaxRequeue": Reason(
         "held: it was requeued too often",

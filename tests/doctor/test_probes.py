@@ -128,9 +128,7 @@ def test_this_environment_with_its_packages_and_torch(
     assert facts.packages["hpctrain"] == importlib.metadata.version("hpctrain")
     for name, version in facts.packages.items():
         assert version == importlib.metadata.version(name)
-    build = facts.torch
-    assert build is not None
-    assert build == {
+    assert facts.torch == {
         "version": torch.__version__,
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
@@ -166,7 +164,6 @@ def test_the_variables_and_the_directory_of_the_job(
     spec = {"venv": str(empty_venv), "launcher": "srun", "env": (("PYTHONPATH", "late"),)}
     facts, _ = started(context(spec=spec), monkeypatch)
     assert facts is not None
-    assert facts.torch is not None
     assert facts.torch == {"version": "9.9+rocm", "cuda": None, "hip": "6.4"}
 
 

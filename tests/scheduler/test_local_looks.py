@@ -41,11 +41,6 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalJob:
     return made
 
 
-def begin(job: LocalJob) -> LocalJob:
-    plan = job.plan()
-    return job.begin(2, plan.task(2))
-
-
 def after_each(name: str, patch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
     """Let something happen right after each call of a function of jobs."""
     real = getattr(jobs, name)
@@ -69,7 +64,7 @@ def test_a_task_that_starts_between_two_looks_is_there_once(
         nonlocal listings
         listings += 1
         if listings == listing:
-            begin(job)
+            job.begin(2, job.plan().task(2))
 
     after_each("names", monkeypatch, look)
     assert [(row.job_id, row.state) for row in jobs.rows(job)] == [

@@ -288,6 +288,12 @@ def _not_shared(case: Case) -> Iterator[Finding]:
             problem = root, "warning", f"{root} is another directory on every node"
         if problem is not None:
             found.setdefault(problem, []).append(what)
+    shared = (
+        each.path
+        for each in case.profile.storage.values()
+        if each.path and not each.in_memory and each.on_compute_nodes is not False
+    )
+    better = next(shared, "your project's or scratch directory")
     for (place, level, evidence), names in found.items():
         yield case.finding(
             "path-not-shared",
@@ -295,17 +301,8 @@ def _not_shared(case: Case) -> Iterator[Finding]:
             f"on compute nodes, {place} is another directory, or none: {listed(names)}",
             evidence=evidence,
             reason="the job does not find its files there, or its output is lost when the job ends",
-            fix=f"move it to a shared file system, such as {_shared(case)}, and name it there",
+            fix=f"move it to a shared file system, such as {better}, and name it there",
         )
-
-
-def _shared(case: Case) -> str:
-    paths = (
-        each.path
-        for each in case.profile.storage.values()
-        if each.path and not each.in_memory and each.on_compute_nodes is not False
-    )
-    return next(paths, "your project's or scratch directory")
 
 
 def stored_on(case: Case, where: PathFacts) -> tuple[str, Storage] | None:

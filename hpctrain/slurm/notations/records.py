@@ -279,15 +279,6 @@ def without_a_job(record: JobRecord, queue: Mapping[str, JobRecord]) -> JobRecor
     return replace(record, state="CANCELLED", reason="while it waited to start again")
 
 
-def normalized_state(text: str, derived_exit_code: str) -> str:
-    """Return the state that Slurm printed; OUT_OF_MEMORY for a failed job with a step that the
-    kernel killed for memory (0:125, Slurm's SIG_OOM less 128).
-    """
-    state = states.normalise(text)
-    killed = state == "FAILED" and exit_and_signal(derived_exit_code) == (0, 125)
-    return "OUT_OF_MEMORY" if killed else state
-
-
 def exit_and_signal(text: str) -> tuple[int | None, int | None]:
     """Return code and signal of `1:0`."""
     match = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", text)
@@ -356,11 +347,13 @@ def _account(job_id: str, row: Mapping[str, str]) -> JobRecord:
     by = re.search(r"CANCELLED by ([0-9]{1,10})", row["State"])
     tres = tres_of(row["AllocTRES"]) or tres_of(row["ReqTRES"])
     memory, n_nodes = size_of(tres.get("mem", "")), integer(row["NNodes"])
-    raw = known(row["JobIDRaw"])
+    raw, state = known(row["JobIDRaw"]), states.normalise(row["State"])
+    # The kernel killed a step for memory: 0:125, Slurm's SIG_OOM less 128.
+    killed = state == "FAILED" and exit_and_signal(row["DerivedExitCode"]) == (0, 125)
     return JobRecord(
         job_id=job_id,
         scheduler="slurm",
-        state=normalized_state(row["State"], row["DerivedExitCode"]),
+        state="OUT_OF_MEMORY" if killed else state,
         slurm_job_id=raw if raw != job_id else None,
         name=row["JobName"],
         user=known(row["User"]),
