@@ -88,8 +88,7 @@ class CommandGroup(click.Group):
             if isinstance(each, click.Option) and not each.is_flag
             for name in each.opts
         }
-        ours = itertools.takewhile(lambda word: word != "--", rest)
-        for word, value in itertools.pairwise(ours):
+        for word, value in itertools.pairwise(itertools.takewhile(lambda word: word != "--", rest)):
             if word in valued and value in names:
                 raise UsageError(
                     f"{word} needs a value, and the option {value} follows it",
@@ -181,8 +180,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):  # a path may contain bytes that are not UTF-8
             # click would write past `Border` to a stream in ASCII.
             is_ascii = (stream.encoding or "").lower() in ("ascii", "us-ascii", "ansi_x3.4-1968")
-            encoding = "utf-8" if is_ascii else stream.encoding
-            stream.reconfigure(encoding=encoding, errors="surrogateescape")
+            stream.reconfigure(
+                encoding="utf-8" if is_ascii else stream.encoding, errors="surrogateescape"
+            )
     if _COMPLETE in os.environ:
         from click.shell_completion import shell_complete
 

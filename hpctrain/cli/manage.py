@@ -262,8 +262,7 @@ def _attempts(run: store.Run, state: job_state.State) -> list[tuple[str, ...]]:
             ended = job_state.of_run(run, state)
         code = each.status if each.status is not None else each.exit_code
         took = "-" if each.ended is None else run_table.ago(each.started, each.ended)
-        started = text.date(each.started)
-        cells = (each.name, each.job, each.host, started, took, code, ended.words)
+        cells = (each.name, each.job, each.host, text.date(each.started), took, code, ended.words)
         rows.append(tuple("-" if cell in (None, "") else str(cell) for cell in cells))
     return rows
 
@@ -633,8 +632,7 @@ def _refuse_silence(
 def _kept(
     plan: deletion.DeletionPlan[T], name: str, *, fix: str, hint: str | None = None
 ) -> HpctrainError:
-    why = text.printable(plan.keep[name])
-    return HpctrainError(f"{name} stays: {why}", fix=fix, hint=hint)
+    return HpctrainError(f"{name} stays: {text.printable(plan.keep[name])}", fix=fix, hint=hint)
 
 
 @checkpoints.command("merge")

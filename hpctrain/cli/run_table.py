@@ -46,8 +46,7 @@ def why(run: Run, state: job_state.State) -> str:
 
 def show(rows: Sequence[Sequence[str]], *last: str, err: bool = False) -> None:
     """Print rows that start with the `cells` of runs; `last` are the headings of other cells."""
-    colours = [_COLOURS.get(row[1]) for row in rows]
-    show_table((*HEAD, *last), rows, colours=colours, err=err)
+    show_table((*HEAD, *last), rows, colours=[_COLOURS.get(row[1]) for row in rows], err=err)
 
 
 def summary(silent: SchedulerError) -> str:

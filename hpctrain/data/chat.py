@@ -88,8 +88,9 @@ class ChatTemplate:
             ) from error
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise Refused(str(error) or type(error).__name__) from error
-        found = spans[0] if marked else ()
-        return str(texts[0]), [(int(start), int(stop)) for start, stop in found]
+        return str(texts[0]), [
+            (int(start), int(stop)) for start, stop in (spans[0] if marked else ())
+        ]
 
     def text_of(
         self, messages: Sequence[Message], tools: list[Any] | None = None, *, prompt: bool = False
@@ -215,7 +216,11 @@ class TurnFinder:
             parts.append(content[_begun(content, before) :])
         elif text[slice(*place)] != content:
             return False
-        return all(_shows(shown, part) for part in parts if isinstance(part, str))
+        return all(
+            part in shown or "".join(part.split()) in "".join(shown.split())
+            for part in parts
+            if isinstance(part, str)
+        )
 
     def _places(
         self,
@@ -370,10 +375,6 @@ _CALL = {"type": "function", "function": {"name": "look_up", "arguments": {"word
 
 def _turn(role: str) -> Message:
     return {"role": role, "content": _WORD}
-
-
-def _shows(text: str, part: str) -> bool:
-    return not part or part in text or "".join(part.split()) in "".join(text.split())
 
 
 def _begun(content: str, before: str) -> int:

@@ -363,8 +363,7 @@ class _Preparation:
         """
         # Tokens of a packed sequence; 0: not packed.
         capacity = (self.request.max_length or 0) * self.request.pack
-        window = max(WINDOW_TOKENS, WINDOW_ROWS * capacity)
-        step = max(1, int(window / (lengths * chosen).mean()))
+        step = max(1, int(max(WINDOW_TOKENS, WINDOW_ROWS * capacity) / (lengths * chosen).mean()))
         count = trained = longest = 0
         writer: Any = None
         with self._file(name).open("wb") as sink:

@@ -173,8 +173,7 @@ class ModelShape:
     def parameters(self) -> int:
         """All parameters; tied ones count once."""
         head = 0 if self.tied else self.outputs * self.hidden
-        layers = self.layers * self.layer_parameters
-        return self.embedding_parameters + layers + self.hidden + head
+        return self.embedding_parameters + self.layers * self.layer_parameters + self.hidden + head
 
 
 def labels_of(config: Mapping[str, Any]) -> int:

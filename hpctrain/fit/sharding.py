@@ -172,8 +172,7 @@ class ZeroSharder(Sharder):
 
     def backward(self, position: int) -> float:
         """Return the bytes of the bucket and of its communication buffer."""
-        bucket = SETTINGS.bucket * self.width * (position <= self.layers)
-        return bucket + self._sending(position)
+        return SETTINGS.bucket * self.width * (position <= self.layers) + self._sending(position)
 
     def _sending(self, position: int) -> float:
         bucket = SETTINGS.bucket * self.width
@@ -194,8 +193,7 @@ class ZeroThreeSharder(ZeroSharder):
     def forward(self) -> float:
         """Return the bytes of gathered and of prefetched weights."""
         whole = self._weights(0)
-        largest = max(self.head.weights, self.table.weights)
-        arriving = largest + SETTINGS.prefetch * self.width
+        arriving = max(self.head.weights, self.table.weights) + SETTINGS.prefetch * self.width
         return min(whole, SETTINGS.reuse * self.width) + min(whole, arriving)
 
     def gathering(self) -> list[tuple[int, float]]:

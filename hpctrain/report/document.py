@@ -269,8 +269,7 @@ def _diagnosis(facts: RunReport) -> list[Block]:
             who += f" on {block.node}" if block.node else ""
             who += f", {block.since}" if block.since else ""
             known = "" if explanation.diagnoses else "No known cause matches. "
-            where = f"{block.file}:{block.line}{who}"
-            found.append(Paragraph(f"{known}The earliest error, {where}:"))
+            found.append(Paragraph(f"{known}The earliest error, {block.file}:{block.line}{who}:"))
             found.append(Paragraph("\n".join(map(hidden, block.lines)), "verbatim"))
         for each in explanation.consequences:
             lines = text.count(each.count, "line")
@@ -323,8 +322,9 @@ def start_rows(past: History, accounts: Sequence[JobRecord] = ()) -> Rows:
     )
     run = Run(id="", tag="", attempts=attempts)
     rows: Rows = []
-    records = records_of(past.starts, accounts)
-    for start, attempt, record in zip(past.starts, attempts, records, strict=True):
+    for start, attempt, record in zip(
+        past.starts, attempts, records_of(past.starts, accounts), strict=True
+    ):
         first, until = start.first_at, start.until
         took = "-" if first is None or until is None else text.duration(until - first)
         how = _ended(attempt, record, job_state.continuation(run, attempt))
@@ -602,8 +602,7 @@ def _says(line: Series, unit: str) -> str:
     values = [y for y in line.y if math.isfinite(y)]
     if not values:
         return f"{line.name}: no value is a finite number"
-    ends = (values[0], values[-1], min(values), max(values))
-    first, last, low, high = map(number, ends)
+    first, last, low, high = map(number, (values[0], values[-1], min(values), max(values)))
     lost = len(line.y) - len(values)
     bad = f"; {lost} of {len(line.y)} are NaN or infinite" if lost else ""
     unit = f" {unit}" if unit else ""

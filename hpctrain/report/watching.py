@@ -223,9 +223,8 @@ class WatchedRun:
             logs = schedulers.owner(job).logs(job)
             found = () if logs is None else files.of_job(logs.output, logs.error, job=job)
         paths = [file.path for file in found if file.path.suffix != ".gz"]
-        known = self._logs
         self._logs = {
-            path: known.get(path) or Growing(path, newest_bytes=_END_BYTES) for path in paths
+            path: self._logs.get(path) or Growing(path, newest_bytes=_END_BYTES) for path in paths
         }
 
     def _measure(self) -> None:
@@ -262,8 +261,7 @@ class WatchedRun:
         record = self.record
         if record is None:
             return self.jobs[-1] if self.jobs else None
-        mine = (job for job in self.jobs if self.poller.record(job) is record)
-        return next(mine, record.job_id)
+        return next((job for job in self.jobs if self.poller.record(job) is record), record.job_id)
 
     @property
     def ended(self) -> bool:
@@ -455,8 +453,9 @@ class ChangeLog:
             yield _change("saved", f"saved checkpoint-{known.saved_step}", step=known.saved_step)
         for waste in view.idle:
             if self._is_new((waste.id, waste.node, waste.rank), key=True):
-                words = f"{waste.what}; {waste.cause}; fix: {waste.fix}"
-                yield _change("idle", words, **asdict(waste))
+                yield _change(
+                    "idle", f"{waste.what}; {waste.cause}; fix: {waste.fix}", **asdict(waste)
+                )
         if self._is_new("note", view.note or None) and view.note:
             yield _change("note", view.note)
         if self._is_new("ended", ended or None) and ended:

@@ -442,8 +442,11 @@ class Saved:
 
     def summary(self) -> dict[str, Any]:
         """Return its name, step and problems as JSON values."""
-        problem = "; ".join(self.wrong) or None
-        return {"name": self.path.name, "step": self.step, "problem": problem}
+        return {
+            "name": self.path.name,
+            "step": self.step,
+            "problem": "; ".join(self.wrong) or None,
+        }
 
     def size(self) -> int:
         """Return the size of its files on disk, in bytes."""

@@ -167,8 +167,12 @@ def take(
             notes.append(SkippedPath(path, f"cannot be read: {error.strerror}"))
             return
         contents[path] = content
-        digest = hashlib.sha256(content).hexdigest()
-        entries[path] = Entry(path, EXECUTABLE if executable else PLAIN, len(content), digest)
+        entries[path] = Entry(
+            path,
+            EXECUTABLE if executable else PLAIN,
+            len(content),
+            hashlib.sha256(content).hexdigest(),
+        )
 
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(read, sizes))
@@ -186,8 +190,9 @@ def take(
     entries = dict(sorted(entries.items()))
     sums = hashlib.sha256()
     for entry in entries.values():
-        line = f"{entry.mode} {entry.digest} {entry.path}\0"
-        sums.update(line.encode("utf-8", "surrogateescape"))
+        sums.update(
+            f"{entry.mode} {entry.digest} {entry.path}\0".encode("utf-8", "surrogateescape")
+        )
     digest = sums.hexdigest()[:20]
     place = runs / layout.CODE / digest
     _store(place, entries, contents)

@@ -154,17 +154,22 @@ def read(run_dir: Path, *, most: int = 700) -> History:
                 start.lost_s = max(0.0, at - (kept_at or start.began or at))
                 continue
             kept_at = at
-            values = {name: float(value) for name, value in metrics.values(row).items()}
-            point = Point(at=at, step=step, event=event, values=values)
+            point = Point(
+                at=at,
+                step=step,
+                event=event,
+                values={name: float(value) for name, value in metrics.values(row).items()},
+            )
             kept.setdefault(event, Thinned(most, _weights(event))).add(point)
-        ended = replace(
-            start,
-            ended=attempt.ended,
-            outcome=attempt.outcome or ("interrupted" if attempt.was_interrupted else None),
-            reason=attempt.reason,
-            status=attempt.status,
+        starts.append(
+            replace(
+                start,
+                ended=attempt.ended,
+                outcome=attempt.outcome or ("interrupted" if attempt.was_interrupted else None),
+                reason=attempt.reason,
+                status=attempt.status,
+            )
         )
-        starts.append(ended)
     points = [point for thinned in kept.values() for point in thinned.items()]
     return History(
         points=tuple(sorted(points, key=lambda point: point.at)),

@@ -282,8 +282,7 @@ def create(
         problem = f"{tag} was launched as {words[known.kind]}, and this is {words[kind]}"
     elif kind == "sweep" and (known.table, known.points) != (table, points):
         problem = f"{tag} is a sweep over other points"
-        own = f"  its points: {known.points}, in {known.table}"
-        details = (f"{own}; these: {points}, in {table}",)
+        details = (f"  its points: {known.points}, in {known.table}; these: {points}, in {table}",)
     if problem:
         raise UsageError(problem, details=details, hint=f"use another name: --run-id {tag}-2")
     if new := [stage for stage in stages if stage not in known.stages]:

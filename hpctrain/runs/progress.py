@@ -246,11 +246,12 @@ def read(
     found = _metrics(counted, end_bytes)
     if known[-1:] != counted[-1:]:  # the newest samples belong to the newest attempt
         return found
-    tails = [
-        list(_parsed(files.tail(path, _SAMPLES_BYTES)))
-        for _, path in rank_files(run_dir / "memory")
-    ]
-    newest, recent = of_ranks(tails)
+    newest, recent = of_ranks(
+        [
+            list(_parsed(files.tail(path, _SAMPLES_BYTES)))
+            for _, path in rank_files(run_dir / "memory")
+        ]
+    )
     first, step = next(iter(newest), None), found.step
     if first is not None and first.rank == 0 and step is not None:
         # A sample between two rows may be newer than the last row.

@@ -386,9 +386,6 @@ def test_a_script_of_ones_own(without_hook: Desk) -> None:
 # -- `--gpus 0`: a job on the CPU on purpose, in every verb, with every launcher, on Slurm an
 
 
-LAUNCHERS = ("accelerate", "torchrun", "srun")
-
-
 @pytest.fixture
 def cpu_project(desk: Desk) -> Desk:
     with_job(desk)
@@ -407,7 +404,7 @@ def script(desk: Desk, *words: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", ["1", "2"])
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["accelerate", "torchrun", "srun"])
 @pytest.mark.parametrize("directive", ["gres", "gpus-per-node", "gpus", "none"])
 def test_no_gpu_is_requested_and_each_node_has_one_process(
     cpu_project: Desk, launcher: str, nodes: str, directive: str

@@ -45,8 +45,7 @@ def model(desk: Desk, **changes: int) -> None:
     stored = Path(__file__).parents[1] / "fit/models/qwen3-0.6b/config.json"
     desk.write("model/config.json", json.dumps(json.loads(stored.read_text()) | changes))
     desk.write("model/tokenizer.json", "{}")
-    header = b"{}"
-    desk.write("model/model.safetensors", struct.pack("<Q", len(header)) + header)
+    desk.write("model/model.safetensors", weights("{}"))
 
 
 def dataset(desk: Desk, *columns: str) -> None:
@@ -241,14 +240,20 @@ def test_each_value_of_an_argument_and_what_it_needs(
     )  # a script of one's own means by it what it wants
 
 
-CPU_TORCH = "__version__ = '2.9.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n"
-CUDA_TORCH = "__version__ = '2.9.0'\ncuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n"
-ROCM_TORCH = "__version__ = '2.9.0'\ncuda: Optional[str] = None\nhip: Optional[str] = '6.4'\n"
-
-
 @pytest.mark.parametrize(
     ("text", "build"),
-    [(CPU_TORCH, "cpu"), (CUDA_TORCH, "cuda"), (ROCM_TORCH, "rocm"), (None, None)],
+    [
+        (
+            "__version__ = '2.9.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n",
+            "cpu",
+        ),
+        (
+            "__version__ = '2.9.0'\ncuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n",
+            "cuda",
+        ),
+        ("__version__ = '2.9.0'\ncuda: Optional[str] = None\nhip: Optional[str] = '6.4'\n", "rocm"),
+        (None, None),
+    ],
 )
 def test_torchs_build_is_read_and_not_imported(
     project: Desk, text: str | None, build: str | None
@@ -348,8 +353,7 @@ def test_the_quota_counts_where_it_leaves_less(
     """A real `quota` program, of this test's own, says what quota(1) prints."""
     where = gather.path_facts(str(project.directory), "/")
     monkeypatch.setattr(gather, "_QUOTA_KINDS", frozenset({where.filesystem.kind}))
-    mount = where.filesystem.mount
-    row = f"{mount} 1000 2000 3000 0 90 95 100 0"
+    row = f"{where.filesystem.mount} 1000 2000 3000 0 90 95 100 0"
     header = (
         "Disk quotas for user me (uid 1):\n Filesystem space quota limit grace files quota limit"
         " grace"

@@ -57,8 +57,9 @@ def test_a_word_that_is_no_job(desk: Desk, no_slurm: None, verb: str, word: str)
 def test_the_log_of_an_ended_run_whose_job_nobody_knows_is_not_followed_for_ever(
     desk: Desk, hpctrain: str, no_slurm: None
 ) -> None:
-    run = make.run(desk.directory / "runs", "r")
-    attempt = make.attempt(run, "123", outcome="failed", status=1)
+    attempt = make.attempt(
+        make.run(desk.directory / "runs", "r"), "123", outcome="failed", status=1
+    )
     (attempt / "rank-0.log").write_text("step 1\n")
     desk.write("logs/output_sft_123.log", "hpctrain: job 123 run r\nstep 1\n")
     done = subprocess.run(

@@ -38,9 +38,8 @@ def jobs(desk: Desk, *words: str) -> dict[str, dict[str, Any]]:
 def chain(desk: Desk, *, second: str = "RUNNING") -> Path:
     """Two jobs of a chain: 24 saved at its limit at step 40, 25 goes on."""
     run = make.run(desk.directory / "runs", "r")
-    first = make.attempt(run, "24", outcome="requeued", status=85, reason="deadline")
     make.metrics(
-        first,
+        make.attempt(run, "24", outcome="requeued", status=85, reason="deadline"),
         {"event": "begin", "step": 0},
         {"step": 40, "loss": 2.0},
         {"event": "save", "step": 40},
@@ -105,8 +104,13 @@ def test_every_command_says_the_same_of_it(cluster: Desk, words: tuple[str, ...]
 
 
 def test_a_deliberate_stop_did_not_fail(cluster: Desk) -> None:
-    run = make.run(cluster.directory / "runs", "r")
-    make.attempt(run, "24", outcome="stopped", status=86, reason="stop-file")
+    make.attempt(
+        make.run(cluster.directory / "runs", "r"),
+        "24",
+        outcome="stopped",
+        status=86,
+        reason="stop-file",
+    )
     show(cluster, queued("24", "FAILED"))
     summary = jobs(cluster)["24"]["summary"]
     assert "request" in summary
@@ -141,8 +145,13 @@ def test_how_slurm_ended_a_job_is_said(cluster: Desk, state: str) -> None:
 
 
 def test_a_time_limit_at_which_it_saved(cluster: Desk) -> None:
-    run = make.run(cluster.directory / "runs", "r")
-    make.attempt(run, "24", outcome="interrupted", status=85, reason="signal")
+    make.attempt(
+        make.run(cluster.directory / "runs", "r"),
+        "24",
+        outcome="interrupted",
+        status=85,
+        reason="signal",
+    )
     show(cluster, queued("24", "TIMEOUT"))
     assert re.search(r"time limit.*saved", jobs(cluster)["24"]["summary"])
 
@@ -156,8 +165,11 @@ def test_a_task_that_never_ran_has_no_steps(cluster: Desk) -> None:
     """
     for index in range(2):
         run = make.run(cluster.directory / "runs", f"s_{index}", tag="s", index=index)
-        attempt = make.attempt(run, f"20_{index}", slurm_job_id=str(20 + index))
-        make.metrics(attempt, {"event": "begin", "step": 0}, {"step": 5, "loss": 1.0})
+        make.metrics(
+            make.attempt(run, f"20_{index}", slurm_job_id=str(20 + index)),
+            {"event": "begin", "step": 0},
+            {"step": 5, "loss": 1.0},
+        )
     submitted(cluster, "s", "15", "20", array="0-1")
     show(
         cluster,
@@ -177,8 +189,13 @@ def test_a_task_that_never_ran_has_no_steps(cluster: Desk) -> None:
 
 
 def test_a_job_that_waits_to_start_again_has_no_eta(cluster: Desk) -> None:
-    run = make.run(cluster.directory / "runs", "r")
-    attempt = make.attempt(run, "24", outcome="requeued", status=85, reason="signal")
+    attempt = make.attempt(
+        make.run(cluster.directory / "runs", "r"),
+        "24",
+        outcome="requeued",
+        status=85,
+        reason="signal",
+    )
     speed = {
         "event": "speed",
         "step": 40,
@@ -271,8 +288,7 @@ def watched(desk: Desk) -> list[dict[str, Any]]:
 
 def test_before_the_first_step_is_logged_no_step_is_claimed(cluster: Desk) -> None:
     run = make.run(cluster.directory / "runs", "r")
-    attempt = make.attempt(run, "24")
-    make.metrics(attempt, {"event": "begin", "step": 0})
+    make.metrics(make.attempt(run, "24"), {"event": "begin", "step": 0})
     show(cluster, queued("24", "RUNNING"))
     assert not re.search(r"\bstep 0\b", cluster.run("watch", "r", "--once").out)
     assert not any(re.search(r"\bstep 0\b", row["text"]) for row in watched(cluster))
@@ -292,8 +308,13 @@ def test_before_the_first_step_is_logged_no_step_is_claimed(cluster: Desk) -> No
 
 
 def test_what_saved_and_stopped_is_not_explained(cluster: Desk) -> None:
-    run = make.run(cluster.directory / "runs", "r")
-    make.attempt(run, "24", outcome="stopped", status=86, reason="stop-file")
+    make.attempt(
+        make.run(cluster.directory / "runs", "r"),
+        "24",
+        outcome="stopped",
+        status=86,
+        reason="stop-file",
+    )
     show(cluster, queued("24", "FAILED"))
     assert watched(cluster)[-1]["next"] == ["hpctrain report r", "hpctrain resubmit r"]
     assert "stopped on request" in cluster.run("watch", "r", "--once").out

@@ -308,8 +308,7 @@ def test_resubmit_knows_what_sbatch_was_typed_for(project: Desk) -> None:
     project.write("config.yaml", "script: train.py\nlauncher: srun\ntraining: {fail: true}\n")
     project.run("render")
     assert project.run("submit", "--local", "--wait", "--run-id", "r").code == 3
-    launched = project.directory / "runs/.launches"
-    launched.rename(project.directory / "gone")
+    (project.directory / "runs/.launches").rename(project.directory / "gone")
     project.write("mended", "")
     assert project.run("resubmit", "r", "--local", "--wait").code == 0, project.outcomes()
 

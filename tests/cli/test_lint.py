@@ -197,8 +197,7 @@ def test_diff_shows_and_writes_nothing(desk: Desk) -> None:
 
 
 def test_a_script_of_hpctrain_is_made_again_and_not_edited(desk: Desk) -> None:
-    rendered = desk.run("render", "--time", "10").out.strip()
-    script = Path(rendered)
+    script = Path(desk.run("render", "--time", "10").out.strip())
     script.write_text(script.read_text() + "export PYTHONBUFFERED=1\n")
     before = script.read_bytes()
     said = desk.run("lint", "--fix", str(script))

@@ -81,8 +81,9 @@ def test_jobs_of_both_schedulers_with_the_words_of_their_reasons(cluster: Desk) 
 
 def test_the_progress_of_the_run_of_a_job(cluster: Desk) -> None:
     where = make.run(cluster.directory / "runs", "sft-7f3a")
-    attempt = make.attempt(where, "41")
-    make.metrics(attempt, {"event": "begin", "step": 0}, {"step": 120, "loss": 1.234})
+    make.metrics(
+        make.attempt(where, "41"), {"event": "begin", "step": 0}, {"step": 120, "loss": 1.234}
+    )
     show(cluster, queued("41", "RUNNING", "None"))
     [job] = json.loads(cluster.run("ps", "--json").out)["jobs"]
     assert (job["job_id"], job["run"], job["run_dir"], job["step"], job["loss"]) == (
@@ -204,8 +205,10 @@ def test_tasks_that_came_to_the_same_end_share_a_line(cluster: Desk) -> None:
 
 @pytest.fixture
 def waits(cluster: Desk) -> Desk:
-    later = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 7200))
-    show(cluster, queued("42", start=later))
+    show(
+        cluster,
+        queued("42", start=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 7200))),
+    )
     return cluster
 
 

@@ -138,8 +138,7 @@ def test_a_resubmitted_chain_is_a_chain_whatever_its_config_says(project: Desk) 
 def test_a_stored_script_that_is_gone(project: Desk) -> None:
     project.write("config.yaml", JOB)
     assert project.run("submit", "--local", "--wait", "--run-id", "r", "--", "--fail").code == 3
-    script = project.directory / "runs/.launches/r/scripts/sft.sbatch"
-    script.unlink()
+    (project.directory / "runs/.launches/r/scripts/sft.sbatch").unlink()
     said = project.run("resubmit", "r", "--local")
     error = next(line for line in said.lines if line.startswith("error: "))
     assert error.startswith("error: the script of r no longer exists: ")
@@ -160,8 +159,7 @@ def test_tasks_of_an_array_that_was_submitted_by_hand_are_one_array(project: Des
     for index in (1, 3):
         run = {"schema": 1, "run_id": f"h_{index}", "tag": "h", "name": "sft", "index": index}
         project.write(f"runs/h_{index}/run.json", json.dumps(run))
-        script = "#!/bin/bash\n#SBATCH --array=0-3%2\ntrue\n"
-        project.write(f"runs/h_{index}/script.sbatch", script)
+        project.write(f"runs/h_{index}/script.sbatch", "#!/bin/bash\n#SBATCH --array=0-3%2\ntrue\n")
     said = project.run("resubmit", "h", "--dry-run")
     assert said.out == "would submit --array=1,3%2 runs/h_1/script.sbatch h\n", said.err
 

@@ -29,11 +29,8 @@ def runs(desk: Desk) -> Path:
     """Make runs in all states that need no scheduler, and one that is not a run."""
     folder = desk.directory / "runs"
     for number in range(3):
-        directory = make.run(
-            folder, f"grid_{number}", tag="grid", index=number, created=NOW - 9 * 86_400
-        )
         make.attempt(
-            directory,
+            make.run(folder, f"grid_{number}", tag="grid", index=number, created=NOW - 9 * 86_400),
             f"50_{number}",
             slurm_job_id=str(50 + number),
             outcome="completed",
@@ -69,8 +66,9 @@ def slurm(desk: Desk, *jobs: tuple[str, str], silent: bool = False) -> None:
     put(desk)
     show(desk, *(queued(*job) for job in jobs))
     if silent:
-        gone = "echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1"
-        desk.program("squeue sacct", gone)
+        desk.program(
+            "squeue sacct", "echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1"
+        )
 
 
 def rows(said: Said) -> dict[str, list[str]]:

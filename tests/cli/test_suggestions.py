@@ -109,8 +109,9 @@ def test_what_a_wrong_config_says_names_it(project: Desk) -> None:
 
 
 def test_what_is_wrong_keeps_the_rest(project: Desk) -> None:
-    said = project.refused("render", *TYPED, "--learning_rate", "5", *BEHIND)
-    [command] = commands(said.lines[-1])
+    [command] = commands(
+        project.refused("render", *TYPED, "--learning_rate", "5", *BEHIND).lines[-1]
+    )
     same_job(project, command, behind=("--", "--learning_rate", "5", *BEHIND[1:]))
 
 
@@ -126,8 +127,7 @@ def test_what_is_wrong_keeps_the_rest(project: Desk) -> None:
     ids=" ".join,
 )
 def test_what_comes_next_is_the_same_job(project: Desk, words: tuple[str, ...]) -> None:
-    said = project.run(words[0], *TYPED, *words[1:], *BEHIND)
-    [command] = commands(said.lines[-1])
+    [command] = commands(project.run(words[0], *TYPED, *words[1:], *BEHIND).lines[-1])
     same_job(project, command, *(words[2:] if "--sweep" in words else ()))
 
 
@@ -139,7 +139,6 @@ def submitted(desk: Desk, *words: str) -> str:
 def test_a_diagnosis_suggests_the_same_job(project: Desk) -> None:
     project.write("study.yaml", STUDY + "training: {learning_rate: 3.0e-4}\n")
     project.write("says.txt", NAN)
-    run = submitted(project)
-    said = project.run("explain", run)
+    said = project.run("explain", submitted(project))
     [command] = [each for each in commands(said.out) if each.startswith("hpctrain submit")]
     same_job(project, command, behind=(*BEHIND, "--learning_rate", "1e-4"))

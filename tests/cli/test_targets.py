@@ -25,8 +25,13 @@ def runs(tmp_path: Path) -> Path:
     runs = tmp_path / "runs"
     make.attempt(make.run(runs, "sft-a"), "22", outcome="completed")
     for index in (0, 1):
-        point = make.run(runs, f"grid_{index}", tag="grid", index=index)
-        make.attempt(point, f"30_{index}", slurm_job_id=str(30 + index), outcome="failed", status=1)
+        make.attempt(
+            make.run(runs, f"grid_{index}", tag="grid", index=index),
+            f"30_{index}",
+            slurm_job_id=str(30 + index),
+            outcome="failed",
+            status=1,
+        )
     launch.create(
         runs,
         "grid",

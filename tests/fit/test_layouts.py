@@ -121,8 +121,7 @@ def test_the_choice_takes_no_more_gpus_than_asked() -> None:
 
 
 def test_a_choice_with_some_to_spare_goes_before_a_tight_one() -> None:
-    found = rows()
-    first = next(row for row in found if row.layout.processes <= 4)
+    first = next(row for row in rows() if row.layout.processes <= 4)
     site = replace(NODE, gpu_bytes=first.total + 1)
     assert is_tight(first, site)
     assert not is_tight(first, replace(NODE, gpu_bytes=2 * first.total))

@@ -17,8 +17,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     def get(maker: str, template: str | None = None, **options: Any) -> str:
         key = (maker, template, json.dumps(options))
         if key not in kept:
-            made = getattr(encode_made, maker)(**options)
-            kept[key] = encode_made.save(made, tmp_path_factory.mktemp("tokenizer"), template)
+            kept[key] = encode_made.save(
+                getattr(encode_made, maker)(**options),
+                tmp_path_factory.mktemp("tokenizer"),
+                template,
+            )
         return kept[key]
 
     return get

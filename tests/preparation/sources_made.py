@@ -15,8 +15,7 @@ ROWS = [
 
 
 def read(path: Path, target: int = 10**9) -> list[SourceRow | Dropped]:
-    found = sources.find([path])
-    pieces = readers.pieces(found, target_bytes=target)
+    pieces = readers.pieces(sources.find([path]), target_bytes=target)
     assert pickle.loads(pickle.dumps(pieces)) == pieces  # noqa: S301 - our own bytes
     return [row for piece in pieces for row in readers.read_rows(piece)]
 

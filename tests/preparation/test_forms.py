@@ -14,10 +14,6 @@ TALK = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 SHAREGPT = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
 
 
-def names(row: dict[str, Any]) -> list[str]:
-    return list(row)
-
-
 @pytest.mark.parametrize(
     ("row", "form", "roles", "sentence"),
     [
@@ -106,7 +102,7 @@ def names(row: dict[str, Any]) -> list[str]:
 def test_forms_are_seen(
     row: dict[str, Any], form: str, roles: dict[str, str], sentence: str | None
 ) -> None:
-    found = detect(names(row), [row])
+    found = detect(list(row), [row])
     assert (found.form, dict(found.names)) == (form, roles)
     assert sentence is None or found.sentence == sentence
 
@@ -140,7 +136,7 @@ def test_what_is_unclear_is_refused_with_what_to_type(
     row: dict[str, Any], said: str, fix: str | None
 ) -> None:
     with pytest.raises(UsageError, match=said) as raised:
-        detect(names(row), [row])
+        detect(list(row), [row])
     assert raised.value.hint
     if fix is not None:
         assert raised.value.hint == f"use {fix}"
@@ -148,16 +144,16 @@ def test_what_is_unclear_is_refused_with_what_to_type(
         if "NAME" not in fix:  # what it says to type does what it should
             asked: dict[str, Any] = dict(option.split("=") for option in options)
             form = asked.pop("form", None)
-            assert detect(names(row), [row], form=form, named=asked).form in FORMS
+            assert detect(list(row), [row], form=form, named=asked).form in FORMS
 
 
 def test_what_is_named_counts() -> None:
     row = {"a": "x", "b": "y", "text": "z"}
-    assert detect(names(row), [row], named={"text": "b"}).names == {"text": "b"}
-    pair = detect(names(row), [row], named={"prompt": "a", "completion": "b"})
+    assert detect(list(row), [row], named={"text": "b"}).names == {"text": "b"}
+    pair = detect(list(row), [row], named={"prompt": "a", "completion": "b"})
     assert (pair.form, pair.names) == ("prompt-completion", {"prompt": "a", "completion": "b"})
     both = {"instruction": "i", "output": "o", "text": "t"}
-    assert detect(names(both), [both], form="text").names == {"text": "text"}
+    assert detect(list(both), [both], form="text").names == {"text": "text"}
 
 
 @pytest.mark.parametrize(

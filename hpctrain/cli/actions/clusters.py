@@ -33,9 +33,8 @@ def command(ctx: click.Context, as_json: bool) -> int:
         return 0
     rows, broken = _rows()
     # Does not query a name server, which may be slow.
-    hosts = (socket.gethostname(),)
     detected = load.detect(
-        os.environ, cluster_name=os.environ.get("SLURM_CLUSTER_NAME"), hosts=hosts
+        os.environ, cluster_name=os.environ.get("SLURM_CLUSTER_NAME"), hosts=(socket.gethostname(),)
     )
     if as_json:
         print_json(

@@ -94,8 +94,10 @@ def command(ctx: click.Context, /, **parameters: Any) -> int:
             fix="hpctrain doctor --job --local",
         )
     job = job_of(asked)
-    variables = {"ACCELERATE_USE_CPU": os.environ.get("ACCELERATE_USE_CPU", "")}
-    around = Surroundings(variables=variables, requirement=installed.requirement("train"))
+    around = Surroundings(
+        variables={"ACCELERATE_USE_CPU": os.environ.get("ACCELERATE_USE_CPU", "")},
+        requirement=installed.requirement("train"),
+    )
     context = DoctorContext(
         job.spec,
         job.cluster,
@@ -109,8 +111,9 @@ def command(ctx: click.Context, /, **parameters: Any) -> int:
     if not is_job:
         return _login(asked, context, as_json=as_json)
     if job_id is not None:
-        owner = schedulers.owner(job_id)
-        return _report(owner, job_id, context, asked, as_json=as_json, by_job=True)
+        return _report(
+            schedulers.owner(job_id), job_id, context, asked, as_json=as_json, by_job=True
+        )
     scheduler, job_id = _submit(asked, context, local=local)
     if not parameters["wait"]:
         click.echo(job_id)
@@ -137,8 +140,12 @@ def _login(asked: Request, context: DoctorContext, *, as_json: bool) -> int:
     if as_json:
         is_ok = all(finding.level != "error" for finding in findings)
         print_json(probes=[result.to_json() for result in results], ok=is_ok)
-    well = "nothing is wrong that can be seen from here\nnext: hpctrain doctor --job"
-    return _end(asked, findings, well, as_json=as_json)
+    return _end(
+        asked,
+        findings,
+        "nothing is wrong that can be seen from here\nnext: hpctrain doctor --job",
+        as_json=as_json,
+    )
 
 
 def _end(asked: Request, findings: list[Finding], well: str, *, as_json: bool) -> int:
@@ -242,14 +249,16 @@ def _report(
         _print(report, context, findings)
     if record is not None and not is_completed and not as_json:
         say(f"{follow.describe(record)}; its log: hpctrain logs --err {job_id}")
-    well = "the nodes are fit for training\nnext: hpctrain submit"
-    return _end(asked, findings, well, as_json=as_json) or int(not is_completed)
+    return _end(
+        asked, findings, "the nodes are fit for training\nnext: hpctrain submit", as_json=as_json
+    ) or int(not is_completed)
 
 
 def _print(report: Report, context: DoctorContext, findings: list[Finding]) -> None:
     if report.nodes:
-        rows = [_row(node, report, context) for node in report.nodes]
-        show_table(("NODE", "GPUS", "CORES"), rows)
+        show_table(
+            ("NODE", "GPUS", "CORES"), [_row(node, report, context) for node in report.nodes]
+        )
     for group in dict.fromkeys(speed.group for speed in report.speeds):
         if best := report.speed_of(group):
             is_all = group == "all"

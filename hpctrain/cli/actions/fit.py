@@ -99,8 +99,7 @@ def command(ctx: click.Context, /, config_file: str | None, **parameters: Any) -
         for line in _page(found, every=parameters["every"]):
             click.echo("\n".join(wrap(line, hanging="  ")) if line[:1].isalpha() else line)
         if found.best is not None:
-            words = fit.options_of(found, found.best)
-            say(f"next: {suggested(asked, 'check', *words)}")
+            say(f"next: {suggested(asked, 'check', *fit.options_of(found, found.best))}")
     return 0 if found.own.fits else 1
 
 

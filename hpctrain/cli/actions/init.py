@@ -137,8 +137,7 @@ def _unanswered(answers: Proposal, parameters: dict[str, Any]) -> UsageError:
         typed[each.option] = each.best or each.path[-1].upper()
         choices = " | ".join(list(each.choices)[:SHOWN])
         details.append(f"  {each.option} {choices or each.path[-1].upper()}")
-    words = [word for pair in typed.items() for word in pair]
-    again = shell.join(("hpctrain", "init", *words))
+    again = shell.join(("hpctrain", "init", *(word for pair in typed.items() for word in pair)))
     is_complete = all(each.best for each in answers.missing)
     return UsageError(
         "missing required options (no terminal to ask at)",

@@ -289,8 +289,7 @@ def _explained_lines(text: str) -> list[ScriptLine]:
 
 def show_explained(text: str, findings: list[Finding], *, sources: bool = False) -> None:
     """Print the explained lines of a script, and notes on stderr."""
-    lines = _explained_lines(text)
-    for line, colour in _page(lines, findings, columns(), sources=sources):
+    for line, colour in _page(_explained_lines(text), findings, columns(), sources=sources):
         bold = colour == "bold"
         styled = style(line, fg=None if bold else colour, bold=bold)
         click.echo(styled if has_colour() else line, color=True)

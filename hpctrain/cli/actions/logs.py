@@ -109,8 +109,9 @@ def _follow(chosen: LogSelection, view: LogView) -> int:
             while True:
                 followed.copy()
                 time.sleep(_LOOK_S)
-        owner = schedulers.owner(record.job_id)
-        ended = follow.until_the_end(owner, record.job_id, [followed.copy], say)
+        ended = follow.until_the_end(
+            schedulers.owner(record.job_id), record.job_id, [followed.copy], say
+        )
         for _ in range(_LATE_LOOKS):
             followed.copy()
             time.sleep(_LOOK_S)

@@ -201,8 +201,7 @@ def _configured(config: str | None, name: str) -> Any:
     stacked = layers.gather(
         options={}, sbatch=(), config=config, directory=Path.cwd(), environment=os.environ
     )
-    path = ("training", name)
-    value = layers.written(stacked, path)
+    value = layers.written(stacked, ("training", name))
     if value is not None:
         _say(f"{name} {value}, from the config")
     return value
@@ -241,8 +240,9 @@ def _summary(summary: PrepareSummary) -> Iterator[str]:
     if made.truncated:
         yield f"truncated at {made.max_length} tokens: {text.count(made.truncated, 'example')}"
     if made.context_turns:
-        turns = text.count(made.context_turns, "turn")
-        yield f"masked, because the template rewrites them: {turns}"
+        yield (
+            f"masked, because the template rewrites them: {text.count(made.context_turns, 'turn')}"
+        )
     if made.dropped:
         yield f"dropped: {sum(made.dropped.values()):,} of {text.count(made.rows, 'example')}"
     for reason, count in Counter(made.dropped).most_common():

@@ -80,8 +80,7 @@ def command(
         )
         values, shown, is_running = compare.to_json(found), document.of_comparison(found), False
     else:
-        facts = _external_facts(runs_dir, chosen[0], survey)
-        one = model.gather(chosen[0], runs_dir, facts)
+        one = model.gather(chosen[0], runs_dir, _external_facts(runs_dir, chosen[0], survey))
         values, shown, is_running = model.to_json(one), document.of_run(one), one.is_running
     if as_json:
         print_json(**values)

@@ -157,8 +157,9 @@ def _submit(
     new_code, local = parameters["new_code"], parameters["local"]
     if changed := service.what_runs(runs, plan.tag, new_code=new_code, local=local):
         say(changed)
-    options = SubmitOptions(argv=("hpctrain", *sys.argv[1:]), say=say)
-    submitter = Submitter(scheduler, runs, plan.tag, options)
+    submitter = Submitter(
+        scheduler, runs, plan.tag, SubmitOptions(argv=("hpctrain", *sys.argv[1:]), say=say)
+    )
     try:
         return service.submit(plan, submitter, new_code=new_code, say=say)
     except RefusedError as error:

@@ -105,8 +105,9 @@ def command(ctx: click.Context, /, batch_script: str | None, **parameters: Any) 
     """  # noqa: D301 - \b keeps click from wrapping
     asked = request(ctx, parameters)
     if parameters["run_id"] is not None:  # suggested commands continue that run
-        verb = shell.join((*asked.verb.split(), "--run-id", parameters["run_id"]))
-        asked = replace(asked, verb=verb)
+        asked = replace(
+            asked, verb=shell.join((*asked.verb.split(), "--run-id", parameters["run_id"]))
+        )
     return run(asked, batch_script, parameters)
 
 
@@ -139,8 +140,7 @@ def run(asked: Request, batch_script: str | None, parameters: dict[str, Any]) ->
         say(f"next: {suggested(asked, verb) if batch_script is None else named}")
         return 0
     if not accepted and not parameters["no_check"]:
-        is_named = batch_script is not None
-        accepted = [_check(choice.scripts[0], asked, local=local, named=is_named)]
+        accepted = [_check(choice.scripts[0], asked, local=local, named=batch_script is not None)]
     options = service.SubmitOptions(
         run_id=parameters["run_id"],
         snapshot=not parameters["no_snapshot"],
@@ -278,8 +278,9 @@ def report(
         if waits and is_one:
             return _wait(scheduler, ids[0], show=not is_short)
         if waits:
-            done = partial(_superseded, runs, submitted.tag, ids)
-            return follow.several_until_the_end(scheduler, ids, say, done)
+            return follow.several_until_the_end(
+                scheduler, ids, say, partial(_superseded, runs, submitted.tag, ids)
+            )
     except KeyboardInterrupt:
         return follow.left_running(ids)
     if not is_short and len(ids) > 1:

@@ -47,8 +47,7 @@ def run(asked: Request, parameters: dict[str, Any]) -> int:
             ),
         )
     wanted = tune.definition(job.config)
-    runs = Path(job.spec.chdir) / layout.RUNS
-    counts = _counts(runs, wanted, write=not parameters["dry_run"])
+    counts = _counts(Path(job.spec.chdir) / layout.RUNS, wanted, write=not parameters["dry_run"])
     missing = wanted.trials - sum(counts[state] for state in _STATES if state != "failed")
     if missing <= 0:
         say(f"nothing to submit; next: hpctrain tune status {wanted.study}")
@@ -188,8 +187,9 @@ def _show(
 
 
 def _as_json(row: study.Row) -> dict[str, Any]:
-    reports = [{"step": step, "value": value} for step, value in row.reports.items()]
-    return asdict(row) | {"reports": reports}
+    return asdict(row) | {
+        "reports": [{"step": step, "value": value} for step, value in row.reports.items()]
+    }
 
 
 # -- best ------------------------------------------------------------------------------------------

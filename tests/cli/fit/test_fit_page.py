@@ -42,8 +42,7 @@ def test_the_suggested_command_requests_the_marked_row(
     project: Desk, asked: tuple[str, ...], words: list[str]
 ) -> None:
     assert "gpu-memory" in checked(project)  # check says the same
-    found = document(project, *asked)
-    best = next(row for row in found["rows"] if row["best"])
+    best = next(row for row in document(project, *asked)["rows"] if row["best"])
     last = project.run("fit", *asked).err.splitlines()[-1]
     command = last.removeprefix("next: hpctrain check ").split()
     assert [word for word in words if word not in command] == []
