@@ -30,8 +30,6 @@ WELL = EnvironmentFacts(
 )
 DEMANDS = ("torch>=2.6", "transformers>=5.0", "trl>=1.10", "accelerate>=1.10.1")
 CPU = replace(WELL, torch={"version": "2.9.0+cpu"})
-ROCM = cluster(nodes={"n": {"gpus": 8, "vendor": "rocm", "arch": "x86_64"}})
-ARM = cluster(nodes={"n": {"gpus": 4, "arch": "aarch64", "vendor": "cuda"}})
 
 
 def test_a_good_environment_is_good(context: Callable[..., DoctorContext]) -> None:
@@ -63,7 +61,7 @@ def test_only_tune_needs_optuna(context: Callable[..., DoctorContext]) -> None:
             "doctor-environment-architecture",
             "error",
             WELL,
-            {"cluster": ARM},
+            {"cluster": cluster(nodes={"n": {"gpus": 4, "arch": "aarch64", "vendor": "cuda"}})},
             "the nodes are aarch64",
         ),
         (
@@ -96,7 +94,13 @@ def test_only_tune_needs_optuna(context: Callable[..., DoctorContext]) -> None:
         ),
         ("torch-build", "warning", CPU, {}, "built for cpu, and the GPUs need cuda"),
         ("torch-build", "error", CPU, {"cluster": cluster()}, "built for cpu"),
-        ("torch-build", "error", WELL, {"cluster": ROCM}, "built for cuda, and the GPUs need rocm"),
+        (
+            "torch-build",
+            "error",
+            WELL,
+            {"cluster": cluster(nodes={"n": {"gpus": 8, "vendor": "rocm", "arch": "x86_64"}})},
+            "built for cuda, and the GPUs need rocm",
+        ),
     ],
 )
 def test_each_fault_of_an_environment(  # noqa: PLR0917
