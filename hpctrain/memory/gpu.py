@@ -137,8 +137,11 @@ def read_device(torch: Any, device: int) -> dict[str, Any]:
     """
     free, total = torch.cuda.mem_get_info(device)
     name = str(torch.cuda.get_device_properties(device).name)
-    used = (total - free) // MIB
-    return {"gpu_name": name, "gpu_used_mib": used, "gpu_total_mib": total // MIB}
+    return {
+        "gpu_name": name,
+        "gpu_used_mib": (total - free) // MIB,
+        "gpu_total_mib": total // MIB,
+    }
 
 
 def wanted_uuids(torch: Any, device: int, environ: Mapping[str, str]) -> tuple[str, ...]:

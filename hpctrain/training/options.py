@@ -164,13 +164,17 @@ def weights_to_start_from(asked: Any) -> tuple[Weights, list[preflight.Problem]]
         if resumes and plain.model is not None:
             return plain, []
         what = "; ".join([f"--init_from: {error.what}", *map(str.strip, error.details)])
-        fix = error.fix or error.hint or ""
-        return plain, [preflight.Problem(what, fix, command=error.fix is not None)]
+        return plain, [
+            preflight.Problem(what, error.fix or error.hint or "", command=error.fix is not None)
+        ]
     config = files.read_json(folder / "adapter_config.json")
     if config is None:
         return Weights(model=str(folder), word=asked.init_from), []
-    model = plain.model or config.get("base_model_name_or_path")
-    return Weights(model=model, adapter=folder, word=asked.init_from), []
+    return Weights(
+        model=plain.model or config.get("base_model_name_or_path"),
+        adapter=folder,
+        word=asked.init_from,
+    ), []
 
 
 def _weights_problems(
@@ -325,8 +329,9 @@ def _check(
     import torch
 
     weights, wrong = weights_to_start_from(asked)
-    scratch = bool(getattr(asked, "from_scratch", False))
-    needs = preflight.model_needs(task.name, from_scratch=scratch)
+    needs = preflight.model_needs(
+        task.name, from_scratch=bool(getattr(asked, "from_scratch", False))
+    )
     gpus = int(torch.cuda.device_count())
     asked.use_cpu, asked.model_name_or_path = cpu, weights.model
     if found := [

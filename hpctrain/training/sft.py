@@ -84,9 +84,11 @@ def _defaults(asked: Any, *, cpu: bool, data: Any) -> dict[str, Any]:
         ours["max_length"] = (manifest.max_length if manifest is not None else None) or MAX_LENGTH
     if every_weight_is_used(facts.config):
         ours["ddp_find_unused_parameters"] = False
-    apart = free or bool(asked.packing)
     ours["attn_implementation"] = rules.choose(
-        facts.here, facts.config, apart=apart, half=_half(asked, facts.here)
+        facts.here,
+        facts.config,
+        apart=free or bool(asked.packing),
+        half=_half(asked, facts.here),
     )
     ours["bnb_4bit_quant_storage"] = (
         "bfloat16" if facts.sharding == "fsdp" and asked.load_in_4bit else None

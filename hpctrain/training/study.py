@@ -373,8 +373,7 @@ def settle(
         gone: runs without pending or running jobs, and that nothing continues, with the reason.
     """
     with _asking(runs, definition.study):
-        study = open_study(runs, definition.study)
-        return _settle(study, runs, definition, gone=gone)
+        return _settle(open_study(runs, definition.study), runs, definition, gone=gone)
 
 
 def _settle(

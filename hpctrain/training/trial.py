@@ -158,8 +158,9 @@ def tell(run_dir: Path, attempt: str | None, status: int, reason: str) -> int:
         say(f"hpctrain: trial {number} is not over: it continues with the run")
         return 0
     why = (reason or f"exit-{status}") if ending == "failed" else None
-    there = study.open_study(run_dir.parent, definition.study)
-    state = study.tell(there, definition, number, ending, why)
+    state = study.tell(
+        study.open_study(run_dir.parent, definition.study), definition, number, ending, why
+    )
     say(f"hpctrain: trial {number} of the study {definition.study} is {state}")
     return 0
 

@@ -100,3 +100,9 @@ def clean() -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
     }
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"

@@ -114,9 +114,7 @@ def test_the_time_that_is_needed_is_what_was_measured() -> None:
         == f"the time limit ends in {nothing:.0f} s, no save was measured"
     )
     deadline.saves.append(41.0)
-    deadline.steps.append(2.0)
-    deadline.steps.append(7.0)
-    deadline.steps.append(1.0)
+    deadline.steps.extend([2.0, 7.0, 1.0])
     limit = needed(41.0, 7.0)
     assert deadline.must_stop(1000 - limit - 1, save=False) is None
     assert (
@@ -196,5 +194,4 @@ def test_whether_it_ends_before_the_time_limit(
 
 
 def test_the_time_limit_is_slurm_s() -> None:
-    assert ResilienceContext.from_environment({}).end is None
     assert ResilienceContext.from_environment({"SLURM_JOB_END_TIME": "9"}).end == 9.0

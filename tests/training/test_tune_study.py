@@ -15,12 +15,6 @@ from hpctrain.training import study
 pytestmark = pytest.mark.torch  # optuna is in the same extra
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    (tmp_path / "runs").mkdir()
-    return tmp_path / "runs"
-
-
 def test_a_run_gets_its_own_trial_again(runs: Path) -> None:
     first, second = asked(runs, "r_0"), asked(runs, "r_1")
     assert (first.number, second.number) == (0, 1)

@@ -20,12 +20,6 @@ from hpctrain.training import study, trial
 pytestmark = pytest.mark.torch  # optuna is in the same extra
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    (tmp_path / "runs").mkdir()
-    return tmp_path / "runs"
-
-
 # -- what the job script calls ---------------------------------------------------------------------
 
 

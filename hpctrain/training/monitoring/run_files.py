@@ -248,8 +248,7 @@ class RunFiles(TrainerCallback):  # type: ignore[misc]  # transformers is not th
         # An evaluation outside of a training does not belong to an attempt.
         if self._file is not None and state.is_world_process_zero:
             # One write, so that readers and other processes of the same name never see half a line.
-            line = metrics_line(event, state.global_step, state.epoch, logs)
-            os.write(self._file.fileno(), line)
+            os.write(self._file.fileno(), metrics_line(event, state.global_step, state.epoch, logs))
 
 
 def metrics_line(event: str, step: int, epoch: float | None, logs: dict[str, Any]) -> bytes:

@@ -66,8 +66,12 @@ def together(windows: Sequence[Window]) -> Window:
     whole = sum(windows[1:], windows[0])
     seconds = max(window.seconds for window in windows)
     waits = (window.wait / window.seconds for window in windows if window.seconds > 0)
-    steps = max(window.steps for window in windows)
-    return replace(whole, steps=steps, seconds=seconds, wait=max(waits, default=0.0) * seconds)
+    return replace(
+        whole,
+        steps=max(window.steps for window in windows),
+        seconds=seconds,
+        wait=max(waits, default=0.0) * seconds,
+    )
 
 
 def token_counts(batch: Mapping[str, Any]) -> list[Any]:

@@ -469,5 +469,7 @@ def check_trainer(trainer: Any, options: Any) -> list[Problem]:
             ]
         )
     asked = SimpleNamespace(**vars(options.script) | vars(options.model) | vars(options.training))
-    rows = row_facts(asked, options.train_dataset)
-    return [*option_warnings(option_facts(asked)), *row_warnings(asked, rows)]
+    return [
+        *option_warnings(option_facts(asked)),
+        *row_warnings(asked, row_facts(asked, options.train_dataset)),
+    ]

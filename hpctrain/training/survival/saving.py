@@ -338,8 +338,10 @@ class Attempt:
         )
         in_the_way = checkpoints.publish(self.saving, self.final)
         if in_the_way is not None:
-            name = self.final.name
-            say(f"[train] notice: {name} existed without a manifest; it is {in_the_way.name} now")
+            say(
+                f"[train] notice: {self.final.name} existed without a manifest; it is"
+                f" {in_the_way.name} now"
+            )
 
 
 def state_in(directory: Path, world_size: int) -> tuple[str, ...]:

@@ -93,7 +93,6 @@ class _SeededLengths(LengthGroupedSampler):  # type: ignore[misc]  # transformer
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which determines the next order."""
         self.generator = torch.Generator().manual_seed(self._seed + epoch)
 
 
@@ -166,7 +165,13 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         """
         stop.listen()
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = self._newest()
+            directory = Path(self._get_output_dir(None))
+            newest = self.ranks.from_first(
+                lambda: checkpoints.newest_complete(directory, digests=True)[0]
+            )
+            if newest is None:
+                raise ValueError(f"there is no complete checkpoint in {directory}")
+            resume_from_checkpoint = str(newest.path)
         checkpoint = str(resume_from_checkpoint) if resume_from_checkpoint else None
         self._loop = _Loop(resumed=checkpoint)
         self._begin_deadline(checkpoint)
@@ -188,15 +193,6 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         raise Stopped(wish, self.state.global_step)
 
     # -- the deadline ------------------------------------------------------------------------------
-
-    def _newest(self) -> str:
-        directory = Path(self._get_output_dir(None))
-        newest = self.ranks.from_first(
-            lambda: checkpoints.newest_complete(directory, digests=True)[0]
-        )
-        if newest is None:
-            raise ValueError(f"there is no complete checkpoint in {directory}")
-        return str(newest.path)
 
     def _begin_deadline(self, checkpoint: str | None) -> None:
         found = saving.read_rank_state(Path(checkpoint), self.ranks.rank) if checkpoint else None
@@ -251,9 +247,16 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
             grad_norm=call["grad_norm"],
             learning_rate=call["learning_rate"],
         )
-        self._keep_norm(step, call["tr_loss"] if call["grad_norm"] is None else call["grad_norm"])
-        late = partial(self._deadline.must_stop, save=self.control.should_save)
-        wish, why = self._own_wish(late)
+        skipped = self.accelerator.optimizer_step_was_skipped
+        # The launcher's config may request fp16, too.
+        fp16 = self.args.fp16 or self.accelerator.mixed_precision == "fp16"
+        # With fp16, the scaler lowers the scale after a skipped step, and the training continues.
+        # DeepSpeed skips every step with nonfinite gradients, in any precision; its norm may be
+        # from an earlier step.
+        if self.survival.stop_on_nan and not (skipped and fp16):
+            norm = call["tr_loss"] if call["grad_norm"] is None else call["grad_norm"]
+            self._norms.append(_Norm(step, math.nan if skipped else norm))
+        wish, why = self._own_wish(partial(self._deadline.must_stop, save=self.control.should_save))
         measure = (
             self.ranks.rank == 0
             and self._deadline.wants_a_save(time.time())
@@ -269,16 +272,6 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
             if measure:
                 say(f"[train] half of the time limit is over: saving at step {step} to measure it")
             self._save_here(call)
-
-    def _keep_norm(self, step: int, value: Any) -> None:
-        skipped = self.accelerator.optimizer_step_was_skipped
-        # The launcher's config may request fp16, too.
-        fp16 = self.args.fp16 or self.accelerator.mixed_precision == "fp16"
-        # With fp16, the scaler lowers the scale after a skipped step, and the training continues.
-        # DeepSpeed skips every step with nonfinite gradients, in any precision; its norm may be
-        # from an earlier step.
-        if self.survival.stop_on_nan and not (skipped and fp16):
-            self._norms.append(_Norm(step, math.nan if skipped else value))
 
     def _nonfinite_step(self, *, wait: bool = False) -> int:
         """Return the step now known to have a nonfinite gradient norm; 0 for none."""
@@ -408,8 +401,7 @@ class SurvivorMixin(Trainer):  # type: ignore[misc]  # transformers is not there
         due = found.due if found is not None else saving.Due()
         if found is not None:
             saving.restore_sums(self, found.sums)
-            inside = not due.boundary
-            self._epoch_rng = found.epoch_rng if inside else None
+            self._epoch_rng = None if due.boundary else found.epoch_rng
         if checkpoint.parent.absolute() == Path(self._get_output_dir(None)).absolute():
             self._saved = self._loop.saved_at_start = (step, due.key())
         self._due = replace(due)
