@@ -123,7 +123,7 @@ def test_files_of_a_job_that_hpctrain_never_saw(desk: Desk) -> None:
     desk.write("old/slurm-9.out", b"Gr\xf6\xdfe\0\n")
     assert logs(desk, "old") == [
         "==> job 9 <==",
-        "Größe",
+        "Gr\ufffd\ufffde",
         "[ranks 0-2] UserWarning: the same  x3",
         "[rank 0] 2026-11-22 04:10:00 own a",
         "[rank 1] 2026-11-22 04:10:01 own b",
@@ -138,9 +138,9 @@ def test_files_of_a_job_that_hpctrain_never_saw(desk: Desk) -> None:
         "[rank 1] 2026-11-22 04:10:01 own b",
         "[rank 2] 2026-11-22 04:10:02 own c",
     ]
-    assert logs(desk, "old/slurm-9.out", "-n", "1") == ["Größe"]
+    assert logs(desk, "old/slurm-9.out", "-n", "1") == ["Gr\ufffd\ufffde"]
     assert logs(desk, "old", "-n", "1") == ["[rank 2] 2026-11-22 04:10:02 own c"]
-    assert logs(desk, "old", "-n", "7")[:2] == ["==> job 9 <==", "Größe"]
+    assert logs(desk, "old", "-n", "7")[:2] == ["==> job 9 <==", "Gr\ufffd\ufffde"]
     assert logs(desk, "old", "-n", "0") == []
     (desk.directory / "runs").mkdir()
     assert logs(desk, ".") == logs(desk, "old"), "a folder, also beside runs/"
