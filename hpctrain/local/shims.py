@@ -3,8 +3,8 @@ with the messages of Slurm 22.05.
 
 They support what job scripts use: `scontrol show hostnames`, `show job JOB` and `requeue JOB`;
 `scancel JOB`, also with `--signal=NAME`, which reaches the tasks of the job's steps, and not their
-child processes. Anything else is an error. Like the real one, `scancel` does not wait, because a
-job may cancel itself.
+child processes; with `--batch`, only the shell of the batch script. Anything else is an error. Like
+the real one, `scancel` does not wait, because a job may cancel itself.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def _fields(job: jobs.LocalJob, plan: Plan) -> dict[str, object]:
     )
     return {
         "JobId": plan.job_id,
+        **({} if plan.index is None else {"ArrayTaskId": plan.index}),
         "JobName": plan.name,
         "UserId": f"{plan.user}({os.getuid()})",
         "GroupId": f"{plan.user}({os.getgid()})",
@@ -87,13 +88,15 @@ def _fields(job: jobs.LocalJob, plan: Plan) -> dict[str, object]:
 
 
 def scancel(arguments: list[str]) -> int:
-    """Run `scancel [--signal=NAME] JOB…` and return the exit code."""
+    """Run `scancel [--batch] [--signal=NAME] JOB…` and return the exit code."""
+    is_batch = "--batch" in arguments
+    arguments = [word for word in arguments if word != "--batch"]
     names = {each.name.removeprefix("SIG"): each for each in signal.Signals}
     option, _, name = arguments[0].partition("=") if arguments else ("", "", "")
     number = names.get(name.removeprefix("SIG")) if option == "--signal" else None
     job_ids = arguments[1:] if number is not None else arguments
     if not job_ids or any(word.startswith("-") for word in job_ids):
-        known = "the local scheduler knows scancel [--signal=NAME] JOB"
+        known = "the local scheduler knows scancel [--batch] [--signal=NAME] JOB"
         raise ValueError(f"{known}, not: {' '.join(arguments)}")
     unknown = []
     for job_id in job_ids:
@@ -103,10 +106,16 @@ def scancel(arguments: list[str]) -> int:
         elif number is None:
             ask_to_end(selection)
         else:
-            holders = [job.holder() for job in selection.running()]
-            processes.send(processes.step_tasks(filter(None, holders)), number)
+            holders = [*filter(None, (job.holder() for job in selection.running()))]
+            processes.send(_shells(holders) if is_batch else processes.step_tasks(holders), number)
     sys.stderr.write("".join(f"{problem}: Invalid job id specified\n" for problem in unknown))
     return 1 if unknown else 0
+
+
+def _shells(holders: list[psutil.Process]) -> list[psutil.Process]:
+    children = [processes.descendants(holder, recursive=False) for holder in holders]
+    # The batch script is the first child; others were adopted.
+    return [min(each, key=psutil.Process.create_time) for each in children if each]
 
 
 def main() -> int:

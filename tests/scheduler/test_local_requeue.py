@@ -136,12 +136,12 @@ while kill -0 $step 2>/dev/null; do wait $step; done"""
 
 def test_a_job_that_cancels_itself_and_what_scancel_does_not_know() -> None:
     job_id = submit(
-        "scancel --batch $SLURM_JOB_ID 2>&1; echo $?; scancel 4711 2>&1; scancel"
+        "scancel --ctld $SLURM_JOB_ID 2>&1; echo $?; scancel 4711 2>&1; scancel"
         " $SLURM_JOB_ID; sleep 300"
     )
     assert wait(job_id).state == "CANCELLED"
     assert output(job_id).splitlines() == [
-        f"scancel: error: the local scheduler knows scancel [--signal=NAME] JOB, not: --batch {job_id}",
+        f"scancel: error: the local scheduler knows scancel [--batch] [--signal=NAME] JOB, not: --ctld {job_id}",
         "1",
         "scancel: error: Kill job error on job id 4711: Invalid job id specified",
     ]
