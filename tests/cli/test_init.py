@@ -2,6 +2,7 @@
 print what real ones once said.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -356,6 +357,18 @@ def asked(hpctrain: str, desk: Desk, *words: str) -> Terminal:
 def answer(terminal: Terminal, question: str, text: str) -> None:
     terminal.until(question)
     terminal.type(text)
+
+
+def test_ctrl_c_leaves_nothing(slurm: Desk, hpctrain: str) -> None:
+    before = slurm.snapshot()
+    terminal = asked(hpctrain, slurm)
+    terminal.until("--account [proj_b]: ")
+    for _ in range(2):  # Python sees one that comes just before the read only at the next key
+        with contextlib.suppress(OSError):
+            terminal.type("\x03")
+        terminal.read()
+    assert terminal.end() == 130
+    assert slurm.snapshot() == before
 
 
 def test_a_person_is_asked_only_where_several_answers_remain(slurm: Desk, hpctrain: str) -> None:
