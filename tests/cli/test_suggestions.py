@@ -141,5 +141,5 @@ def test_a_diagnosis_suggests_the_same_job(project: Desk) -> None:
     project.write("says.txt", NAN)
     said = project.run("explain", submitted(project))
     [command] = [each for each in commands(said.out) if each.startswith("hpctrain submit")]
-    changed = "--learning_rate 1e-5 --max_grad_norm 1.0 --bf16 true".split()
+    changed = ["--learning_rate", "1e-5", "--max_grad_norm", "1.0", "--bf16", "true"]
     same_job(project, command, behind=(*BEHIND, *changed))
