@@ -656,6 +656,8 @@ class _DiagnosisRanker:
         ours = self.case.config is not None or self.case.attempts or self.case.extra.get("run")
         remedy = rule.remedy if ours else rule.script or text.script_remedy(rule.remedy)
         remedy = text.filled_lines(remedy, groups, names)
+        if self.case.account is not None and self.case.account.scheduler == "local":
+            remedy = re.sub(r"(?m)^sacct .*", "hpctrain ps JOBID", remedy)
         return text.sentences(rule.cause, groups, names), remedy
 
     def _places(

@@ -2,6 +2,7 @@
 same config, options and arguments.
 """
 
+import json
 import os
 import re
 import shlex
@@ -143,3 +144,10 @@ def test_a_diagnosis_suggests_the_same_job(project: Desk) -> None:
     [command] = [each for each in commands(said.out) if each.startswith("hpctrain submit")]
     changed = ["--learning_rate", "1e-5", "--max_grad_norm", "1.0", "--bf16", "true"]
     same_job(project, command, behind=(*BEHIND, *changed))
+
+
+def test_slurm_is_not_asked_for_a_local_job(project: Desk) -> None:
+    project.write("train.py", "import os\nos.kill(os.getpid(), 9)\n")
+    said = project.run("explain", submitted(project), "--json")
+    fix = json.loads(said.out)["diagnoses"][0]["fix"].splitlines()[-1]
+    assert pasted(project, fix).returncode == 0, fix
