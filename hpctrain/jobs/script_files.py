@@ -233,17 +233,20 @@ def write_whole(wanted: Mapping[Path, str]) -> None:
     )
 
 
-def write_file(path: Path, text: str, *, fix: str) -> None:
+def write_file(path: Path, text: str) -> None:
     """Write one file, as `write_whole` does.
 
     Raises:
-        HpctrainError: it cannot be written; `fix` is the command to suggest.
+        HpctrainError: it cannot be written.
     """
     try:
         write_whole({path: text})
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise HpctrainError(f"cannot write {path}: {reason}", fix=fix) from error
+        command = "ls -ld" if path.parent.exists() else "mkdir -p"
+        raise HpctrainError(
+            f"cannot write {path}: {reason}", fix=f"{command} {shell.quote(path.parent)}"
+        ) from error
 
 
 def _refuse_to_lose(path: Path, *, force: bool) -> None:

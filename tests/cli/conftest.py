@@ -4,6 +4,7 @@ of every refusal.
 
 import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,7 @@ class Desk:
     def run(self, *words: str) -> Said:
         self._new_process()
         self._capfd.readouterr()
+        self.patch.setattr(sys, "argv", ["hpctrain", *words])
         with pytest.raises(SystemExit) as ended:
             main(list(words))
         self._new_process()

@@ -185,7 +185,7 @@ def test_what_slurm_would_refuse_is_refused_here(
 
 def test_a_config_that_is_there_stays(slurm: Desk) -> None:
     slurm.write("config.yaml", "job_name: mine\n")
-    assert "--force" in slurm.refused("init", "--yes").lines[-1]
+    assert slurm.refused("init", "--yes").lines[-1] == "fix: hpctrain init --yes --force"
     assert slurm.run("init", "--json").code == 0
     assert (slurm.directory / "config.yaml").read_text() == "job_name: mine\n"
     assert slurm.run("init", "--yes", "--force").code == 0

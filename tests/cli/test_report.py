@@ -155,7 +155,7 @@ def test_forms_of_a_secret(line: str) -> None:
         ("--runs-dir nowhere", "no such directory: nowhere", 2),
         ("--runs-dir empty", "there are no runs in empty", 2),
         ("--to runs", "is a directory", 2),
-        ("--to no/where.html", "cannot write no/where.html: no such file or directory", 1),
+        ("--to no/where.html", "fix: mkdir -p no", 1),
         ("z*", "no run is called like z*", 2),
     ],
 )

@@ -86,7 +86,7 @@ def command(yes: bool, no_slurm: bool, force: bool, as_json: bool, **parameters:
     if not as_json and CONFIG.is_dir():
         raise UsageError(f"{CONFIG} is a directory", fix=f"mv {CONFIG} {CONFIG}.old")
     if not as_json and not force and (CONFIG.exists() or CONFIG.is_symlink()):
-        raise UsageError(f"{CONFIG} exists", fix="hpctrain init --force")
+        raise UsageError(f"{CONFIG} exists", fix=shell.join(("hpctrain", *sys.argv[1:], "--force")))
     is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
     mode: Mode = "best" if yes or as_json else "ask" if is_terminal else "strict"
     further: dict[KeyPath, str] = {
@@ -112,7 +112,7 @@ def command(yes: bool, no_slurm: bool, force: bool, as_json: bool, **parameters:
         return
     if answers.missing:
         raise _unanswered(answers, parameters)
-    script_files.write_file(CONFIG, answers.text(), fix="df -h . && ls -ld .")
+    script_files.write_file(CONFIG, answers.text())
     if answers.profile is not None:
         say(f"cluster {answers.profile.profile.name}: {answers.profile.profile.title}")
     elif answers.has_slurm:

@@ -107,7 +107,6 @@ def _make_demo(demo: str, data: Sequence[str]) -> None:
         config,
         "# The demo's job config, made by `hpctrain prepare --demo`. Options override it.\n"
         + yaml.safe_dump(job, sort_keys=False),
-        fix=f"df -h {shell.quote(summary.directory)}",
     )
     say(
         f"{summary.train_pairs:,} pairs of {summary.modules} modules, {summary.tokens:,} tokens,"

@@ -192,7 +192,7 @@ def write(page: str, to: str | None, default: Path, *, force: bool) -> None:
             f"{path} exists, and is not a report of hpctrain",
             hint="name another file with --to, or replace it with --force",
         )
-    script_files.write_file(path, page, fix=f"ls -ld {shlex.quote(str(path.parent))}")
+    script_files.write_file(path, page)
     click.echo(str(path))
     host = shlex.quote(os.environ.get("HOSTNAME") or socket.gethostname())
     full = os.path.abspath(path)  # noqa: PTH100 - removes `..`, and keeps links

@@ -242,7 +242,7 @@ def _write(wanted: tune.Definition, found: study.Row, to: str, *, force: bool) -
     path = Path(to)
     if path.exists() and not force:
         raise UsageError(f"{to} exists", hint=f"use another name, or replace {to} with --force")
-    script_files.write_file(path, made, fix=f"ls -ld {shell.quote(path.parent)}")
+    script_files.write_file(path, made)
     click.echo(to)
     say(f"next: {suggest.command('submit', suggest.Asked(words=wanted.words), '--config', to)}")
 
