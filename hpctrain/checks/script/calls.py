@@ -48,6 +48,7 @@ WRAPPERS = frozenset(
 PROGRAMS: dict[str, Launcher] = {
     "torchrun": "torchrun",
     "torchrun_jsc": "torchrun",
+    "ft_launcher": "torchrun",
     "accelerate-launch": "accelerate",
     "accelerate": "accelerate",
     "deepspeed": "deepspeed",

@@ -81,6 +81,26 @@ def rule(
     return register
 
 
+#: The rest of a command, also in lines that a backslash continues.
+REST = r"(?:\\[\s\S]|[^\\\n;|&])*?"
+
+
+def pattern(finds: str, what: str, fix: str, *, unless: str = r"(?!)") -> Check:
+    """Return the check of a job for directives and commands whose text begins with `finds`, if
+    `unless` is nowhere in the script; `what` and `fix` may use its groups.
+    """
+    matches, exempts = re.compile(finds).match, re.compile(unless).search
+
+    def check(facts: LintFacts) -> Hits:
+        starts = [one.start for one in facts.block.options] + [one.start for one in facts.commands]
+        for start in starts if facts.is_batch and not exempts(facts.text) else ():
+            match = matches(facts.text, start)
+            if match is not None:
+                yield RuleHit(start, match.expand(what), match.expand(fix))
+
+    return check
+
+
 # ---- predicates that several rules share ---------------------------------------------------------
 
 #: Programs that do a job's work instead of preparing it.

@@ -358,8 +358,10 @@ def test_a_comment_leaves_findings_out() -> None:
 def test_a_rule_is_silent_where_the_version_of_slurm_is_another() -> None:
     text = "#!/bin/bash\n#SBATCH --time=1 --cpus-per-task=4\nsrun python t.py\n"
     versions = (None, "21.08.8", "22.05", "23.02.7", "23.11.1", "26.05")
-    assert [len(lint(text, "x", version)) for version in versions] == [0, 0, 1, 1, 0, 0]
-    text = "#!/bin/bash\n#SBATCH --time=1 --gres=gpu:2 --gpus-per-node=2 -c 8\npython t.py\n"
+    assert [len(lint(text, "x", version)) for version in versions] == [1, 0, 1, 1, 0, 0]
+    text = (
+        "#!/bin/bash\n#SBATCH --time=1 --gres=gpu:2 --gpus-per-node=2 -c 8\nsrun -c 8 python t.py\n"
+    )
     found = [lint(text, "x", version) for version in (None, "24.11", "26.05")]
     assert [[one.level for one in each] for each in found] == [["warning"], [], ["error"]]
 

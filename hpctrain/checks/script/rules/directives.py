@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from hpctrain.checks.script.facts import GPU_OPTIONS, LintFacts
 from hpctrain.checks.script.model import SimpleCommand
 from hpctrain.checks.script.rule import (
+    REST,
     TALKERS,
     Hits,
     RuleHit,
     is_ours,
+    pattern,
     rule,
     works,
 )
@@ -382,9 +384,10 @@ def gpus_is_total(facts: LintFacts) -> Hits:
 )
 def gpu_without_cores(facts: LintFacts) -> Hits:
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
+    few = facts.count("cpus-per-task") == 1 and (facts.gpus_per_node or 0) > tasks
     told = (
         {"cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-socket"}
-        & set(facts.options)
+        & set(facts.options) - ({"cpus-per-task"} if few else set())
         or facts.block.hetjobs
         or is_ours(facts)
     )
@@ -395,7 +398,7 @@ def gpu_without_cores(facts: LintFacts) -> Hits:
     if facts.asks_gpus and not told and not meant:
         yield RuleHit(
             next(one.start for one in facts.block.options if one.name in (*GPU_OPTIONS, "gres")),
-            "the job requests GPUs and no cores for a task",
+            f"the job requests GPUs and {'one core' if few else 'no cores'} for a task",
             "write: #SBATCH --cpus-per-task=8",
         )
 
@@ -452,6 +455,15 @@ def exclusive_options(facts: LintFacts) -> Hits:
 def ntasks_and_per_node(facts: LintFacts) -> Hits:
     tasks, per_node = facts.count("ntasks"), facts.count("ntasks-per-node")
     product = (facts.nodes or 0) * (per_node or 0)
+    placed = {"nodes", "ntasks-per-node", "nodelist"} & set(facts.options)
+    if tasks and tasks == facts.gpus_per_node != 1 and not placed:
+        yield RuleHit(
+            facts.options["ntasks"].start,
+            f"{tasks} tasks and {tasks} GPUs per node, and no --nodes",
+            "add: #SBATCH --nodes=1",
+            "note",
+            "Slurm may spread the tasks over several nodes, each with as many GPUs.",
+        )
     if tasks and product and tasks != product:
         yield RuleHit(
             facts.options["ntasks"].start,
@@ -461,13 +473,12 @@ def ntasks_and_per_node(facts: LintFacts) -> Hits:
         )
 
 
+#: Nothing in the script is known to train.
+_NO_TRAINING = (
+    r"\A(?![\s\S]*\b(?:srun|python\d?|torchrun|accelerate|deepspeed|singularity|apptainer)\b)"
+)
+
 # ---- values --------------------------------------------------------------------------------------
-
-
-def _values(facts: LintFacts, *names: str) -> Iterator[tuple[Directive, str]]:
-    plain = re.compile(r"[^=$`][^$`]*\Z")
-    options = (option for option in facts.block.options if option.name in names)
-    return ((each, each.value) for each in options if each.value and plain.match(each.value))
 
 
 @rule(
@@ -477,36 +488,81 @@ def _values(facts: LintFacts, *names: str) -> Iterator[tuple[Directive, str]]:
     "sbatch(1) --time, --mem",
 )
 def invalid_value(facts: LintFacts) -> Hits:
-    forms = ((_TIME, ("time", "time-min"), "HH:MM:SS"), (_MEMORY, _MEMORY_OPTIONS, "64G"))
-    return [
-        RuleHit(
+    forms = (
+        (_TIME, ("time", "time-min"), "HH:MM:SS"),
+        (_MEMORY, _MEMORY_OPTIONS, "64G"),
+        (re.compile("."), ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task"), "1"),
+    )
+    plain = re.compile(r"(?:[^=$`][^$`]*)?\Z")
+    hits = {
+        option.value: RuleHit(
             option.start,
-            f"{option.written} cannot be {value!r}",
+            f"{option.written} cannot be {option.value!r}",
             f"write, for example: --{option.name}={good}",
         )
+        for option in reversed(facts.block.options)
         for form, names, good in forms
-        for option, value in _values(facts, *names)
-        if not form.match(value)
-    ]
+        if option.name in names and option.value is not None
+        if plain.match(option.value) and not form.match(option.value)
+    }
+    return hits.values()
 
 
-@rule(
+rule(
     "unit-missing",
     "warning",
-    "a number alone is megabytes of memory, or minutes of time; the job is killed early.",
-    "sbatch(1) --mem, --time",
+    "a number alone is megabytes of memory; the job is killed early.",
+    "sbatch(1) --mem",
+)(
+    pattern(
+        r"--(mem|mem-per-gpu)[= ]([1-9]\d?|1\d\d|2[0-4]\d|25[0-6])(?=\s|\Z)",
+        r"--\1 is \2 MB",
+        r"write: --\1=\2G",
+        unless=_NO_TRAINING,
+    )
 )
-def unit_missing(facts: LintFacts) -> Hits:
-    working = any(map(works, facts.commands))
-    for option, value in _values(facts, "mem", "mem-per-gpu"):
-        if value.isdecimal() and 0 < int(value) <= 256 and working:
-            fix = f"write: --{option.name}={value}G"
-            yield RuleHit(option.start, f"{option.written} is {value} MB", fix)
-    for option, value in _values(facts, "time"):
-        if re.fullmatch(r"(24|36|48|72|96|168)(:00)?", value):
-            what = f"{option.written} is {value} minutes"
-            yield RuleHit(option.start, what, "write hours as HH:00:00", "note")
 
+rule(
+    "time-too-short",
+    "note",
+    "the order is hours, minutes, seconds, and a number alone is minutes; the job is killed early.",
+    "sbatch(1) --time",
+)(
+    pattern(
+        r"(?:--time[= ]|-t[= ]?)[\"']?(0?0:0[0-2]:\d\d|(?:24|36|48|72|96|168)(?::00)?)(?=[\s\"']|\Z)",
+        r"the time limit is \1",
+        r"write hours as HH:00:00",
+        unless=_NO_TRAINING,
+    )
+)
+
+rule(
+    "memory-per-node",
+    "warning",
+    "--mem is the memory of the node, for all tasks and cores together.",
+    "sbatch(1) --mem, --mem-per-cpu",
+)(
+    pattern(
+        r"--mem[= ](\S+)[ \t]+#[ \t]*(?:\w+[ \t]+){0,4}(?i:per[ -](?:cpu|core|task))",
+        r"the comment takes --mem for the memory of a core",
+        r"write: --mem-per-cpu=\1, or correct the comment",
+    )
+)
+
+rule(
+    "logs-swapped",
+    "warning",
+    "the error messages are in the file that is named like the output, and the output in the other.",
+    "sbatch(1) --output, --error",
+    once=True,
+)(
+    pattern(
+        rf"(?:srun\b{REST}\s)?(?:--output[= ]|-o[= ]?)([\"']?[^\s\"']+\.err)\b",
+        r"the output goes to \1",
+        r"swap the names of --output and --error",
+        unless=r"\A(?![\s\S]*\s(?:--error[= ]|-e[= ]?)\S+\.(?:out|log)\b)",
+    )
+)
 
 # ---- logs ----------------------------------------------------------------------------------------
 
@@ -526,29 +582,39 @@ def _logs(facts: LintFacts) -> list[tuple[Directive, str]]:
 def log_overwritten(facts: LintFacts) -> Hits:
     array = "array" in facts.options
     meant = array or re.search(r"SLURM_ARRAY|\s(?:--array|-a)\b", facts.text)
+    appends = facts.value("open-mode") in ("append", "a")
     for option, value in _logs(facts):
-        if array and value and not re.search(r"%\d*[jJar]|[$\\<{]|^/dev/", value):
+        fixed = value and not re.search(r"%\d*[jJar]|[$\\<{]|^/dev/", value)
+        named = re.sub(r"(\.\w+)?\Z", r"_%j\1", value, count=1)
+        if array and fixed:
             what = f"every task of the array writes into {value}"
             yield RuleHit(option.start, what, f"write: --{option.name}=NAME_%A_%a.log")
+        elif fixed and not meant and not appends and "%A" not in value:
+            what, why = (
+                f"every job writes into {value}",
+                "the next job empties the log of this one.",
+            )
+            yield RuleHit(option.start, what, f"write: --{option.name}={named}", "note", why)
         elif re.search(r"%\d*a", value) and not meant:
             what, why = f"%a in {value}, and there is no --array", "%a is then 4294967294."
             yield RuleHit(option.start, what, f"write: --{option.name}=NAME_%j.log", "note", why)
 
 
-@rule(
+rule(
     "requeue-truncates",
     "note",
     "a requeued job truncates its log, unless --open-mode=append, so the first "
     "run's errors are lost.",
     "sbatch(1) --open-mode; slurm.conf(5) JobFileAppend",
     once=True,
+)(
+    pattern(
+        r"--requeue\b",
+        r"a requeue empties the log",
+        r"add: #SBATCH --open-mode=append",
+        unless=r"(?m)^#SBATCH.*\s--(?:open-mode[= ]a|no-requeue|output[= ]\S*%r)",
+    )
 )
-def requeue_truncates(facts: LintFacts) -> Hits:
-    said = [each for each in facts.block.options if each.name in ("requeue", "no-requeue")]
-    kept = facts.value("open-mode") in ("append", "a") or "%r" in (facts.value("output") or "")
-    fix = "add: #SBATCH --open-mode=append"
-    last = [] if kept else [each for each in said[-1:] if each.name == "requeue"]
-    return [RuleHit(one.start, "a requeue empties the log", fix) for one in last]
 
 
 @rule(
@@ -586,5 +652,11 @@ _HERE = re.compile(r"^(?:\./|\$\{?(?:SLURM_SUBMIT_DIR|PWD)\}?/|\$\(pwd\)/)")
 
 def _makes(command: SimpleCommand, folder: str) -> bool:
     """Whether `mkdir` makes `folder`, named from here or as the end of an absolute path."""
-    made = [f"/{_HERE.sub('', word.text)}/" for word in command.words[1:]]
-    return any(one.startswith(f"/{folder}/") or f"/{folder}/".endswith(one) for one in made)
+    made = [f"/{_HERE.sub('', word.text).rstrip('}')}/" for word in command.argv[1:]]
+    return any(
+        one.startswith(f"/{folder}/")
+        or f"/{folder}/".endswith(one)
+        # Relative, and the end of a path with a variable or of an absolute one.
+        or re.search(rf"[\w-]+/{re.escape(folder)}/\Z", one)
+        for one in made
+    )

@@ -15,12 +15,15 @@ from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import OptionCall, ShellWord, SimpleCommand, WordPiece
 from hpctrain.checks.script.rule import (
     HARMLESS,
+    REST,
     TALKERS,
     TESTS,
     Hits,
     RuleHit,
     in_another_branch,
+    is_ours,
     option_on,
+    pattern,
     rule,
     sources,
     works,
@@ -406,13 +409,9 @@ def fixed_port(facts: LintFacts) -> Hits:
 
 def _holds_nodes(facts: LintFacts) -> bool:
     whole = "exclusive" in facts.options and facts.value("exclusive") is None
-    per_task = (facts.count("gpus-per-task") or 0) * (facts.count("ntasks-per-node") or 1)
-    gpus = max(facts.gpus_per_node or 0, per_task)
-    # Most nodes have 4 or 8 GPUs; jobs with as many on each usually take whole nodes.
-    every = gpus >= 4 and gpus % 2 == 0
     # Sites that give GPUs without a request for them give whole nodes.
     given = facts.least_nodes > 0 and not facts.asks_gpus
-    return every or given or whole or facts.value("mem") == "0"
+    return given or whole or facts.value("mem") == "0"
 
 
 @rule(
@@ -434,6 +433,22 @@ def rendezvous_address(facts: LintFacts) -> Hits:
                 "error" if own and nodes else "warning",
                 None if own else "a job on other nodes connects to this one, and times out.",
             )
+
+
+rule(
+    "hostname-address",
+    "note",
+    "on a node with several networks, or IPv6, it prints several addresses, or 127.0.1.1, and the"
+    " launchers do not connect.",
+    "hostname(1) --ip-address",
+    once=True,
+)(
+    pattern(
+        r"(?:srun\b[^\n|)]*?[ \t])?hostname[ \t]+(-[iI]\b|--(?:all-)?ip-address(?:es)?\b)[ \t]*(?=[)`])",
+        r"hostname \1 may print several addresses",
+        f"write: {_FIRST}",
+    )
+)
 
 
 def _addresses(facts: LintFacts) -> Iterator[tuple[int, ShellWord, SimpleCommand, int | None]]:
@@ -578,20 +593,44 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
         and any(facts.assigned("MASTER_PORT", "MASTER_ADDR", "WORLD_SIZE"))
     )
     what = f"{several} tasks are requested, and one process starts, without srun"
+    parallel = any(one.is_background or one.name in _PARALLEL for one in facts.commands)
     if several > 1 and read and here:
         yield RuleHit(here[0].start, what, f"srun {facts.shown(here[0])[:60]}")
     elif several > 1 and working:
-        parallel = any(one.is_background or one.name in _PARALLEL for one in facts.commands)
         option = facts.options.get("ntasks") or facts.options["ntasks-per-node"]
         why = "a task is a process; cores of one process are requested with --cpus-per-task."
         if not parallel:
             yield RuleHit(option.start, what, f"write: --cpus-per-task={several}", "note", why)
+    elif (facts.gpus_per_node or 0) > 1 and not (_USES_ALL.search(lines) or parallel):
+        plain = [
+            one
+            for one in here
+            if not _PREPARES.match(" ".join(word.text for word in one.words[1:3]))
+            if one not in facts.started_by
+        ]
+        yield from [
+            RuleHit(
+                one.start,
+                f"the job has {facts.gpus_per_node} GPUs on a node, and {one.name} starts one process",
+                f"torchrun --standalone --nproc_per_node={facts.gpus_per_node} …",
+                "note",
+                "it uses one GPU, unless the program starts others or splits the model.",
+            )
+            for one in plain
+            if len(plain) == 1
+        ]
 
 
 #: Arguments of a python that does not train.
 _PREPARES = re.compile(r"-(?:c|V|-version)\b|-m (?:pip|venv)")
 _PARALLEL = frozenset(
     {"parallel", "xargs", "make", "snakemake", "nextflow", "horovodrun", "bash", "sh"}
+)
+#: Signs of a program that starts other processes, or splits the model.
+_USES_ALL = re.compile(
+    r"\b(?:ray|verl|vllm|sglang|lmdeploy|spawn|device_map|trl|composer|llamafactory\w*)\b|parallel"
+    r"|[-_](?:gpus?|devices|gpu_ids)\b|\b(?:gpus?|devices|tp|world_size)=|CUDA_VISIBLE|NUM_GPUS",
+    re.I,
 )
 #: Programs that find the other nodes of the job themselves.
 _KNOWS_NODES = re.compile(
@@ -667,36 +706,43 @@ def gpus_hidden(facts: LintFacts) -> Hits:
         once = command.declares or not command.words  # else each process may get its own
         whole = once and not changes and not command.scope.inside("loop", "if", "case")
         missing = max(named, default=0) >= have and "exclusive" not in facts.options
-        fewer = whole and len(named) != have and command.place == "batch"
-        if named and command.place != "unknown" and (missing or fewer):
+        # Each step gets its own value, and hpctrain knows the site.
+        equal = len(named) == have and not missing
+        whole = whole and not (equal and (facts.steps or is_ours(facts)))
+        if (
+            named
+            and command.place != "unknown"
+            and (missing or (whole and command.place == "batch"))
+        ):
             yield RuleHit(
                 assignment.start,
                 f"CUDA_VISIBLE_DEVICES is {value}, and the job has {have} GPUs on each node, from 0",
                 "remove the assignment",
+                "note" if equal else None,
+                "where the site does not limit devices, these are the GPUs of other jobs."
+                if equal
+                else None,
             )
 
 
-@rule(
+rule(
     "container-without-gpus",
     "warning",
     "without --nv the container sees no NVIDIA GPU, unless the site's settings add it.",
     "Apptainer user guide, GPU support",
     once=True,
+)(
+    pattern(
+        # A variable of another name may contain --nv.
+        rf"(?:srun\b{REST}[ \t])?(singularity|apptainer)\s+exec\s(?:\\\n|[^\\\n;|&$]"
+        r"|\$\{?\w*(?i:img|image|sif|container|pwd|home|user|dir)\w*)*?"
+        r"(?<=[\s/])(?:python3?|torchrun|accelerate|deepspeed)\s(?!-m pip )",
+        r"\1 exec has no --nv",
+        r"add --nv after exec",
+        # Another step with --nv: this one may be meant for the CPU. ROCm works without an option.
+        unless=r"(?i)--nv|rocm|_NV\b|\A(?![\s\S]*#SBATCH[^\n]*gpu)",
+    )
 )
-def container_without_gpus(facts: LintFacts) -> Hits:
-    # Another step with --nv: this one may be meant for the CPU. ROCm works without an option.
-    told = not facts.asks_gpus or re.search(r"--nv|rocm|_NV\b", facts.text, re.I)
-    for command in facts.commands if not told else ():
-        line = " ".join(word.program for word in command.argv)
-        runs = _EXECUTES.search(line)
-        if runs and command.complete and " -m pip " not in line:
-            yield RuleHit(command.start, f"{runs[1]} exec has no --nv", "add --nv after exec")
-
-
-_EXECUTES = re.compile(
-    r"\b(singularity|apptainer) exec .* (?:python3?|torchrun|accelerate|deepspeed) "
-)
-
 
 # ---- Slurm's variables ---------------------------------------------------------------------------
 
@@ -737,7 +783,7 @@ _GUARDED = re.compile(
     once=True,
 )
 def srun_cpus_per_task(facts: LintFacts) -> Hits:
-    asked = facts.slurm and facts.value("cpus-per-task") not in (None, "1")
+    asked = facts.value("cpus-per-task") not in (None, "", "1")
     told = any(facts.assigned("SRUN_CPUS_PER_TASK"))
     for step in facts.steps if asked and not told else ():
         if not step.has("cpus-per-task", "overlap", "pty") and step.starts not in HARMLESS:

@@ -12,12 +12,15 @@ from hpctrain.checks.script.facts import LintFacts
 from hpctrain.checks.script.model import Element, Scope, ShellWord, SimpleCommand
 from hpctrain.checks.script.rule import (
     HARMLESS,
+    REST,
+    TALKERS,
     TESTS,
     Hits,
     RuleHit,
     in_another_branch,
     is_ours,
     option_on,
+    pattern,
     rule,
     sources,
     works,
@@ -56,7 +59,7 @@ _PREPARES = re.compile(
     re.IGNORECASE,
 )
 _SMALL = re.compile(
-    r"^\S+ -(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip3? |(?:rocm|nvidia)-smi"
+    r"^(?!(?:ba|z)?sh )\S+ -(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip3? |(?:rocm|nvidia)-smi"
 )
 _GIVES_UP = ("exit", "return", "false", "exec", "kill")
 
@@ -295,56 +298,62 @@ def status_under_errexit(facts: LintFacts) -> Hits:
             )
 
 
-@rule(
+rule(
+    "scancel-own-job",
+    "warning",
+    "the job ends as CANCELLED, also when the training succeeded, and jobs that wait for it with"
+    " afterok never start.",
+    "scancel(1); sbatch(1) --dependency",
+)(
+    pattern(
+        r"scancel\b(?![^\n]*\s(?:-s|--signal))[^\n]*\$\{?SLURM_JOB_?ID\b[^\n]*\s*\Z",
+        r"the script ends by canceling its own job",
+        r"remove the line: the job ends with the script",
+    )
+)
+
+rule(
     "prompt-unanswered",
     "warning",
     "a batch job has no terminal: the question gets no answer, and the command ends.",
     "sbatch(1) --input",
-)
-def prompt_unanswered(facts: LintFacts) -> Hits:
-    answered = not facts.is_batch or "always_yes" in facts.text.lower()
-    for command in facts.commands if not answered else ():
-        asks = _ASKS.match(" ".join(word.program for word in command.words))
-        fed = command.pipe_prev or any(operator[0] == "<" for operator, _ in command.redirects)
-        if (
-            asks
-            and not fed
-            and not re.search(r"\s(?:-[a-z]*y|--yes|--dry-run|--help)", facts.shown(command))
-        ):
-            yield RuleHit(command.start, f"{asks[0]} asks a question", f"write: {asks[0]} --yes")
-
-
-_ASKS = re.compile(
-    r"(?:conda|mamba|micromamba) (?:create|install|remove|uninstall|update)\b|pip3? uninstall\b"
+)(
+    pattern(
+        r"(?<!\| )(?:\S*/)?((?:conda|mamba|micromamba) (?:create|install|remove|uninstall|update)\b"
+        rf"|pip3? uninstall\b)(?!{REST}(?:\s(?:-[a-z]*y|--yes|--dry-run|--help)|<))",
+        r"\1 asks a question",
+        r"write: \1 --yes",
+        unless="(?i)always_yes",
+    )
 )
 
 
-@rule(
+_ASSIGNMENT_WITH_BLANK = pattern(
+    r"(export[ \t]+)?([A-Za-z_]\w*)[ \t]+=(?=\s|\Z)[ \t]*([^\n]*)"
+    r"|()\$([A-Za-z_]\w*)=(?=\")([^\n]*)"
+    r"|()([A-Za-z_]\w*)=[ \t]+((?:\d+|\"[^\"$\n]*\"|'[^'\n]*')[ \t]*(?=\n|\Z))",
+    r"a blank too few or too many: \g<0>",
+    r"write: \1\4\7\2\5\8=\3\6\9",
+    # What follows `exec` in a file of two languages is not for bash.
+    unless=r"(?m)^[ \t]*exec[ \t]",
+)
+#: What stands in a test without a bracket: quoted texts are whole.
+_IN_TEST = r"""(?:"[^"\n]*"|'[^'\n]*'|\$\{[^}\n]*\}|\$(?![{(])|[^]"'\n$`])"""
+_TEST_WITHOUT_BLANK = pattern(
+    rf"\[(?!\[)(?:(?=\S)({_IN_TEST}*)\]|(?=\s)({_IN_TEST}*)(?<=[^\s\[])\])",
+    r"a blank too few or too many: \g<0>",
+    r"write: [ \1\2 ]",
+    unless=r"(?m)^[ \t]*exec[ \t]",
+)
+
+
+rule(
     "blank-misplaced",
     "error",
     "bash takes the first word for a command: command not found. The variable stays empty, or the"
     " test is false.",
     "bash(1) PARAMETERS, CONDITIONAL EXPRESSIONS",
-)
-def blank_misplaced(facts: LintFacts) -> Hits:
-    # What follows `exec` in a file of two languages is not for bash.
-    for command in facts.commands if not any(facts.named("exec")) else ():
-        shown = facts.shown(command).partition("\n")[0]
-        good = None
-        if _NO_ASSIGNMENT.match(shown) and not command.shell.via:
-            good = re.sub(r"^(export\s+)?\$?(\w+)\s*=\s*", r"\1\2=", shown)
-        elif re.match(r"\[[^\[\s]", shown) or (command.name == "[" and shown[-2:-1].strip()):
-            good = re.sub(r"\s*\]\Z", " ]", re.sub(r"^\[\s*", "[ ", shown))
-        if good is not None:
-            yield RuleHit(
-                command.start, f"a blank too few or too many: {shown[:60]}", f"write: {good}"
-            )
-
-
-_NO_ASSIGNMENT = re.compile(
-    r"(?:export\s+)?[A-Za-z_]\w*\s+=(?:\s|\Z)|\$[A-Za-z_]\w*="
-    r"|[A-Za-z_]\w*=[ \t]+(?:\d+|\"[^\"$]*\"|'[^']*')\Z"
-)
+)(lambda facts: (*_ASSIGNMENT_WITH_BLANK(facts), *_TEST_WITHOUT_BLANK(facts)))
 
 
 @rule(
@@ -357,7 +366,12 @@ _NO_ASSIGNMENT = re.compile(
 def not_exported(facts: LintFacts) -> Hits:
     exporting = facts.named("export", "declare", "typeset")
     exported = {name for one in exporting for name in re.findall(r"\w+", facts.shown(one))}
-    parts = (part for command in facts.commands for part in command.expansions())
+    parts = (
+        part
+        for command in facts.commands
+        if command.name not in TALKERS or command.redirects
+        for part in command.expansions()
+    )
     read = {part.text for part in parts if part.kind == "var"}
     for assignment, command in facts.assigned() if "set -a" not in facts.text else ():
         name, alone = assignment.name, not command.words and command.place == "batch"
@@ -518,6 +532,132 @@ def script_directory(facts: LintFacts) -> Hits:
                 "error" if re.match(r"\s*(?:cd|pushd|source|\.)\s", line) else "warning",
             )
 
+
+rule(
+    "relative-directory",
+    "note",
+    "cd counts from the directory where sbatch was called; from another one it fails, and the script"
+    " continues in the wrong place.",
+    "sbatch(1) --chdir; bash(1) cd",
+    once=True,
+)(
+    pattern(
+        r"(?<=\n)cd[ \t]+([\w.][^\s;&|$`]*)[ \t]*(?=[\n;#]|\Z)",
+        r"cd \1 depends on where sbatch is called, and may fail",
+        r"write: cd \1 || exit 1",
+        unless=r"(?m)^[ \t]*(?:cd|pushd)[ \t]+[\"']?[/~$]|^[ \t]*set -\w*e|^#!.*\s-\w*e|errexit|--chdir"
+        r"|^#SBATCH -D|\b(?:mkdir|git clone)\b",
+    )
+)
+
+rule(
+    "shared-tmp",
+    "note",
+    "another job on the same node uses the same directory, and nothing removes it after the job.",
+    "sbatch(1) OUTPUT ENVIRONMENT VARIABLES",
+    once=True,
+)(
+    pattern(
+        r"(?:export[ \t]+)?(\w+)=([\"']?)(/(?:tmp|dev/shm)/[\w./-]+)\2[ \t]*(?=[\n#]|\Z)",
+        r"\1 is \3 in every job",
+        r'write: \1="\3-$SLURM_JOB_ID", and: trap \'rm -rf "$\1"\' EXIT',
+    )
+)
+
+rule(
+    "install-in-job",
+    "note",
+    "compute nodes often have no internet, and the installation changes the environment under your"
+    " running jobs.",
+    "pip documentation",
+    once=True,
+)(
+    pattern(
+        rf"(?:\S*python[\d.]*[ \t]+-m[ \t]+)?((?:uv[ \t]+)?pip3?[ \t]+install)\b"
+        rf"(?!{REST}(?:--no-index|--offline|--dry-run))",
+        r"\1 runs in the job",
+        r"run it once before, on a login node",
+        unless=r"-m venv\b|\bvirtualenv\b|\b(?:conda|mamba) create\b|SLURM_TMPDIR",
+    )
+)
+
+
+@rule(
+    "arguments-in-text",
+    "warning",
+    "in a longer text it becomes several words: bash -c runs the first alone, and takes the others"
+    " for its own $0, $1, ….",
+    "bash(1) Special Parameters",
+)
+def arguments_in_text(facts: LintFacts) -> Hits:
+    for command in facts.commands:
+        for word in command.words if command.name not in TALKERS else ():
+            every = [
+                one for one in word.parts if (one.text, one.quoted, one.operand) == ("@", True, "")
+            ]
+            if every and len(word.parts) > 1:
+                yield RuleHit(every[0].start, "$@ is in a longer text", "write: $*")
+
+
+rule(
+    "test-unquoted",
+    "note",
+    "without the argument, [ gets an operator too few: a syntax error, and the test is false.",
+    "bash(1) CONDITIONAL EXPRESSIONS",
+    once=True,
+)(
+    pattern(
+        r"\[[ \t]+(?:![ \t]+)?\$(?:(\d)|\{(\d)\})[ \t]+[!=<>-]",
+        r"$\1\2 in [ … ] has no quotes",
+        r'write: "$\1\2"',
+        unless=r"\$#",
+    )
+)
+
+rule(
+    "matlab-exit-code",
+    "warning",
+    "matlab -r ends with exit code 0 also after an error, which is COMPLETED to Slurm, and to"
+    " afterok.",
+    "MATLAB documentation, matlab (Linux)",
+)(
+    pattern(
+        rf"(?:srun{REST}[ \t])?matlab\b(?!{REST}\s-batch){REST}\s-r\s+([\"']?)(\w+)\1",
+        r"matlab -r \2 hides errors",
+        r"write: matlab -batch \"\2\"",
+        unless=r"\bcatch\b|exit\(",
+    )
+)
+
+rule(
+    "debug-settings",
+    "note",
+    "it checks or logs every call, which slows the training.",
+    "torch and NCCL documentation",
+    once=True,
+)(
+    pattern(
+        r"(?:export[ \t]+)?(?:\w+=\S*[ \t]+(?:\\\n[ \t]*)?)*?(NCCL_DEBUG=[\"']?TRACE"
+        r"|TORCH_DISTRIBUTED_DEBUG=[\"']?DETAIL|CUDA_LAUNCH_BLOCKING=[\"']?1)\b",
+        r"\1 is for debugging",
+        r"remove it when the error is found",
+    )
+)
+
+rule(
+    "curl-fail",
+    "note",
+    "without -f curl stores the server's error page under the name of the file, with exit code 0.",
+    "curl(1) --fail",
+    once=True,
+)(
+    pattern(
+        rf"curl\b(?!{REST}\s(?:-\w*f|--fail)){REST}\s(?:-\w*[oO]|--output|--remote-name)\b"
+        r"(?!\s*/dev/null)",
+        r"curl stores an error page as the file",
+        r"write: curl -f …",
+    )
+)
 
 # ---- signals -------------------------------------------------------------------------------------
 
