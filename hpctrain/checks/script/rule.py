@@ -126,6 +126,8 @@ _WORKERS = frozenset(
         "axolotl",
         "swift",
         "nnUNetv2_train",
+        "matlab",
+        "Rscript",
         "yolo",
     ]
 )

@@ -94,17 +94,20 @@ def unreadable_shell(facts: LintFacts) -> Hits:
             if warns
             else None,
         )
-    for command in facts.batch.commands:
-        quotes = facts.text[command.start : command.start + 3]
-        if quotes in ('"""', "'''") and "\n" in command.words[0].text:
-            yield RuleHit(
-                command.start,
-                f"{quotes} begins no comment in a shell",
-                "write # before each line",
-                "warning",
-                "bash expands the text and takes it for the name of a program, which it cannot find.",
-            )
 
+
+rule(
+    "python-comment",
+    "warning",
+    "bash expands the text and takes it for the name of a program, which it cannot find.",
+    "bash(1) QUOTING",
+)(
+    pattern(
+        r"(\"\"\"|''')[^\n]*\n",
+        r"\1 begins no comment in a shell",
+        r"write # before each line",
+    )
+)
 
 # ---- lines that sbatch does not read -------------------------------------------------------------
 
@@ -363,7 +366,9 @@ def two_gpu_dialects(facts: LintFacts) -> Hits:
 )
 def gpus_is_total(facts: LintFacts) -> Hits:
     total = facts.options.get("gpus")
-    others = {"gpus-per-task", "gpus-per-socket", "ntasks-per-gpu"} & set(facts.options)
+    others = {"gpus-per-task", "gpus-per-socket", "ntasks-per-gpu", "exclusive"} & set(
+        facts.options
+    )
     both = "gpus-per-node" in facts.options
     several = facts.least_nodes > 1 and not others and facts.gres_gpus is None
     if total and not facts.block.hetjobs and (both or several):
@@ -557,7 +562,7 @@ rule(
     once=True,
 )(
     pattern(
-        rf"(?:srun\b{REST}\s)?(?:--output[= ]|-o[= ]?)([\"']?[^\s\"']+\.err)\b",
+        rf"(?:srun\b{REST}(?<=\s))?(?:--output[= ]|-o[= ]?)([\"']?[^\s\"']+\.err)\b",
         r"the output goes to \1",
         r"swap the names of --output and --error",
         unless=r"\A(?![\s\S]*\s(?:--error[= ]|-e[= ]?)\S+\.(?:out|log)\b)",
@@ -585,19 +590,28 @@ def log_overwritten(facts: LintFacts) -> Hits:
     appends = facts.value("open-mode") in ("append", "a")
     for option, value in _logs(facts):
         fixed = value and not re.search(r"%\d*[jJar]|[$\\<{]|^/dev/", value)
-        named = re.sub(r"(\.\w+)?\Z", r"_%j\1", value, count=1)
         if array and fixed:
-            what = f"every task of the array writes into {value}"
-            yield RuleHit(option.start, what, f"write: --{option.name}=NAME_%A_%a.log")
+            yield RuleHit(
+                option.start,
+                f"every task of the array writes into {value}",
+                f"write: --{option.name}=NAME_%A_%a.log",
+            )
         elif fixed and not meant and not appends and "%A" not in value:
-            what, why = (
+            yield RuleHit(
+                option.start,
                 f"every job writes into {value}",
+                "write: --" + re.sub(r"(\.\w+)?\Z", r"_%j\1", f"{option.name}={value}", count=1),
+                "note",
                 "the next job empties the log of this one.",
             )
-            yield RuleHit(option.start, what, f"write: --{option.name}={named}", "note", why)
         elif re.search(r"%\d*a", value) and not meant:
-            what, why = f"%a in {value}, and there is no --array", "%a is then 4294967294."
-            yield RuleHit(option.start, what, f"write: --{option.name}=NAME_%j.log", "note", why)
+            yield RuleHit(
+                option.start,
+                f"%a in {value}, and there is no --array",
+                f"write: --{option.name}=NAME_%j.log",
+                "note",
+                "%a is then 4294967294.",
+            )
 
 
 rule(

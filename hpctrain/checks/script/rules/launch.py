@@ -377,8 +377,11 @@ def mpirun_in_srun(facts: LintFacts) -> Hits:
 def fixed_port(facts: LintFacts) -> Hits:
     # --standalone chooses a port itself.
     meeting = [launch for launch in facts.launches if not launch.has("standalone")]
-    if not facts.is_batch or (facts.launches and not meeting) or _holds_nodes(facts):
-        return
+    whole = "exclusive" in facts.options and facts.value("exclusive") is None
+    # Sites that give GPUs without a request for them give whole nodes.
+    alone = whole or facts.value("mem") == "0" or (facts.least_nodes and not facts.asks_gpus)
+    if not facts.is_batch or (facts.launches and not meeting) or alone:
+        return ()
     # These read options only; others may pass on MASTER_PORT of the environment.
     ignored = bool(meeting) and all(one.kind in ("torchrun", "accelerate") for one in meeting)
     words = [
@@ -394,24 +397,18 @@ def fixed_port(facts: LintFacts) -> Hits:
         for name in ("master_port", "main_process_port", "rdzv_endpoint")
         if (word := launch.option(name)) is not None
     ]
-    told: set[str] = set()
-    for name, word in words:
-        port = re.search(r"(?:^|:)(\d{2,5})\Z", word.text, re.ASCII)
-        if port is not None and word.parts[-1].kind == "text" and port[1] not in told:
-            told.add(port[1])
-            yield RuleHit(
-                word.parts[-1].start,
-                f"{name} always has the port {port[1]}",
-                # Below 32768, where Linux's ephemeral ports begin.
-                "write: MASTER_PORT=$((20000 + SLURM_JOB_ID % 9000))",
-            )
-
-
-def _holds_nodes(facts: LintFacts) -> bool:
-    whole = "exclusive" in facts.options and facts.value("exclusive") is None
-    # Sites that give GPUs without a request for them give whole nodes.
-    given = facts.least_nodes > 0 and not facts.asks_gpus
-    return given or whole or facts.value("mem") == "0"
+    found = {
+        port[1]: RuleHit(
+            word.parts[-1].start,
+            f"{name} always has the port {port[1]}",
+            # Below 32768, where Linux's ephemeral ports begin.
+            "write: MASTER_PORT=$((20000 + SLURM_JOB_ID % 9000))",
+        )
+        for name, word in reversed(words)
+        if (port := re.search(r"(?:^|:)(\d{2,5})\Z", word.text, re.ASCII))
+        if word.parts[-1].kind == "text"
+    }
+    return found.values()
 
 
 @rule(
@@ -447,6 +444,40 @@ rule(
         r"(?:srun\b[^\n|)]*?[ \t])?hostname[ \t]+(-[iI]\b|--(?:all-)?ip-address(?:es)?\b)[ \t]*(?=[)`])",
         r"hostname \1 may print several addresses",
         f"write: {_FIRST}",
+    )
+)
+
+
+rule(
+    "ray-unchecked",
+    "note",
+    "a Ray node that does not join goes unnoticed, and the training waits for its GPUs until the time"
+    " limit.",
+    "Ray documentation, Slurm",
+    once=True,
+)(
+    pattern(
+        rf"srun\b{REST}\bray[ \t]+start\b{REST}--address\b",
+        r"nothing tests whether all Ray nodes have joined",
+        r"before the training: timeout 300 bash -c 'until [ \"$(ray status | grep -c node_)\" -ge"
+        r" \"$SLURM_NNODES\" ]; do sleep 5; done' || exit 1",
+        unless=r"(?m)\buntil\b|^[ \t]*while\b|ray (?:list|health-check)|ray[-_]symmetric|symmetric-run",
+    )
+)
+
+rule(
+    "tmp-on-first-node",
+    "note",
+    "the batch script runs on the first node only, and /tmp is a disk of each node.",
+    "sbatch(1)",
+    once=True,
+)(
+    pattern(
+        r"mkdir[ \t]+(?:-p[ \t]+)?[\"']?\$\{?(\w*TMP\w*|\w*CACHE_DIR)\b",
+        r"mkdir makes $\1 on the first node alone",
+        r'write: srun --ntasks-per-node=1 mkdir -p "$\1"',
+        unless=r"\A(?!(?=[\s\S]*\n#SBATCH[^\n]*\s(?:--nodes[= ]|-N[= ]?)(?:[2-9]|\d\d))"
+        r"[\s\S]*(?:TMP\w*|CACHE_DIR)=[\"']?/(?:tmp|dev/shm)\b)|srun[^\n]*mkdir",
     )
 )
 
@@ -734,7 +765,7 @@ rule(
 )(
     pattern(
         # A variable of another name may contain --nv.
-        rf"(?:srun\b{REST}[ \t])?(singularity|apptainer)\s+exec\s(?:\\\n|[^\\\n;|&$]"
+        rf"(?:srun\b{REST}(?<=\s))?(singularity|apptainer)\s+exec\s(?:\\\n|[^\\\n;|&$]"
         r"|\$\{?\w*(?i:img|image|sif|container|pwd|home|user|dir)\w*)*?"
         r"(?<=[\s/])(?:python3?|torchrun|accelerate|deepspeed)\s(?!-m pip )",
         r"\1 exec has no --nv",
@@ -762,6 +793,7 @@ _NEEDS = {
     "SLURM_NTASKS": _TASKS,
     "SLURM_NPROCS": _TASKS,
     "SLURM_GPUS": ("gpus", "gpus-per-task", "gpus-per-socket"),
+    "SLURM_GPUS_ON_NODE": (*_GPU_REQUESTS, "gpus-per-socket", "tres-per-task", "exclusive"),
     "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
     "SLURM_MEM_PER_NODE": ("mem",),
     "SLURM_MEM_PER_CPU": ("mem-per-cpu",),

@@ -50,7 +50,7 @@ _AFTERWARDS = re.compile(
     r"|uname|hostname|whoami|uptime|free|wc|tail|head|zip|gzip)\Z"
 )
 _TRAINING_PROGRAMS = frozenset(
-    {"papermill", "jupyter", "vllm", "uvicorn", "ollama", "Rscript", "julia"}
+    {"papermill", "jupyter", "vllm", "uvicorn", "ollama", "Rscript", "julia", "go", "java", "cargo"}
 )
 #: Scripts that prepare the work, by their names.
 _PREPARES = re.compile(
@@ -491,7 +491,7 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
     for command in facts.named("conda", "mamba") if facts.is_batch and not known else ():
         hooked = min(hooks, default=command.start) < command.start
         module = min(modules, default=command.start) < command.start and not sourced
-        activates = [word.text for word in command.words[1:2]] == ["activate"]
+        activates = command.words[1:2] and command.words[1].text in ("activate", "deactivate")
         if activates and not command.shell.via and (module or not hooked):
             yield RuleHit(
                 command.start,
@@ -600,6 +600,65 @@ def arguments_in_text(facts: LintFacts) -> Hits:
 
 
 rule(
+    "arguments-unquoted",
+    "note",
+    "arguments with spaces or asterisks become several.",
+    "bash(1) Special Parameters",
+    once=True,
+)(
+    pattern(
+        r"(?!(?:echo|printf|logger)\b)(?:\\[\s\S]|\"[^\"\n]*\"|'[^'\n]*'|[^\\\n;|&\"'#])*?"
+        r"(?<=\s)(\$[@*])(?=[\s;|&)]|\Z)",
+        r"\1 has no quotes",
+        r'write: "$@"',
+    )
+)
+
+rule(
+    "option-twice",
+    "note",
+    "most parsers keep the last value, and ignore the first.",
+    "Python documentation, argparse",
+    once=True,
+)(
+    pattern(
+        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)\b{REST}(?<=\s)"
+        rf"(--\w+_\w+)[ =](\S+)(?=\s){REST}(?<=\s)\1[ =](?!\2\s)",
+        r"\1 is given twice",
+        r"remove \1 \2, or the other",
+    )
+)
+
+rule(
+    "empty-setting",
+    "warning",
+    "the script tests for the empty value, and ends there.",
+    "bash(1) CONDITIONAL EXPRESSIONS",
+)(
+    pattern(
+        r"(\w+)=(?:\"\"|'')[ \t]*(?=[#\n])(?![\s\S]*?\n[^#\n]*\b\1\+?=)(?=[\s\S]*?\bif[ \t]+\[\[?[ \t]"
+        r"+-z[ \t]+\"?\$\{?\1\b[^\n]*(?:\n[^\n]*){1,4}?\bexit[ \t]+[1-9])",
+        r"\1 is empty",
+        r"write its value: \1=…",
+        unless=r"\bread\b|\bgetopts\b",
+    )
+)
+
+rule(
+    "output-overwritten",
+    "note",
+    "the next job empties the file, and two jobs at once mix their lines.",
+    "bash(1) REDIRECTION",
+)(
+    pattern(
+        rf"(?:\S*/)?(?:srun|python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec)\b{REST}"
+        r"(?<=\s)(?:1?>[ \t]*(?=\S+[ \t]+2>&1)|&>[ \t]*)(?!/dev)([\w./-]+?)(\.\w+)?(?=\s|\Z)",
+        r"every job writes into \1\2",
+        r"write: > \1_$SLURM_JOB_ID\2",
+    )
+)
+
+rule(
     "test-unquoted",
     "note",
     "without the argument, [ gets an operator too few: a syntax error, and the test is false.",
@@ -622,7 +681,7 @@ rule(
     "MATLAB documentation, matlab (Linux)",
 )(
     pattern(
-        rf"(?:srun{REST}[ \t])?matlab\b(?!{REST}\s-batch){REST}\s-r\s+([\"']?)(\w+)\1",
+        rf"(?:srun{REST}(?<=\s))?matlab\b(?!{REST}(?<=\s)-batch){REST}(?<=\s)-r\s+([\"']?)(\w+)\1",
         r"matlab -r \2 hides errors",
         r"write: matlab -batch \"\2\"",
         unless=r"\bcatch\b|exit\(",
@@ -652,7 +711,7 @@ rule(
     once=True,
 )(
     pattern(
-        rf"curl\b(?!{REST}\s(?:-\w*f|--fail)){REST}\s(?:-\w*[oO]|--output|--remote-name)\b"
+        rf"curl\b(?!{REST}(?<=\s)(?:-\w*f|--fail)){REST}(?<=\s)(?:-\w*[oO]|--output|--remote-name)\b"
         r"(?!\s*/dev/null)",
         r"curl stores an error page as the file",
         r"write: curl -f …",
