@@ -82,7 +82,7 @@ def rule(
 
 
 #: The rest of a command, also in lines that a backslash continues.
-REST = r"(?:\\[\s\S]|[^\\\n;|&])*?"
+REST = r"""(?:\\[\s\S]|"(?:\\[\s\S]|[^"\\])*"|'[^']*'|[^\\\n;|&"'])*?"""
 
 
 def pattern(finds: str, what: str, fix: str, *, unless: str = r"(?!)") -> Check:
@@ -133,7 +133,9 @@ _WORKERS = frozenset(
 )
 _STARTERS = _WORKERS | set(PROGRAMS) | CONTAINERS
 _VERSION = re.compile(r"(?<=python)[\d.]+\Z")
-_IN_VARIABLE = re.compile(r"\$\{?(?:SRUN|LAUNCH)")
+_IN_VARIABLE = re.compile(
+    r"\$\{?(?:SRUN|LAUNCH|(?:RUN_?|TRAIN_?)?CMD|COMMAND|PYTHON)(?=\W|_|\Z)", re.I
+)
 #: Programs that only print information, or prepare something.
 HARMLESS = frozenset(
     [
@@ -168,9 +170,14 @@ def works(command: SimpleCommand) -> bool:
     """Whether `command` starts the job's work: srun, a launcher, python or a container, also after
     time and similar.
     """
-    words = command.words[: 6 if command.name in WRAPPERS else 1]
-    names = {_VERSION.sub("", word.program) for word in words}
-    return bool(names & _STARTERS) or any(_IN_VARIABLE.match(word.text) for word in words[:1])
+    words = command.argv[: 6 if command.name in WRAPPERS | {"eval"} else 1]
+    texts = " ".join(word.text for word in words).partition("$(")[0].split()
+    names = {_VERSION.sub("", text.rpartition("/")[2]) for text in texts}
+    return (
+        bool(names & _STARTERS)
+        or any(map(_IN_VARIABLE.match, texts[-1:]))
+        or (command.name in ("conda", "mamba", "micromamba") and command.has("run"))
+    )
 
 
 def is_ours(facts: LintFacts) -> bool:

@@ -203,7 +203,7 @@ CASES = [
         TWO + f"srun torchrun --nnodes 2 --nproc_per_node gpu {MEET} t.py\n",
     ),
     ("mpirun-in-srun", TWO + "srun -n 1 mpirun -np 8 ./x\nmpirun srun_test\n"),
-    ("fixed-port", TWO + "export MASTER_PORT=${MASTER_PORT:-29500}\nPORT=80\n"),
+    ("fixed-port", TWO + "export MASTER_PORT=${MASTER_PORT:?}\nPORT=80\n"),
     ("fixed-port", HEAD + "#SBATCH --nodes=1 --exclusive --mem=0\nexport MASTER_PORT=29500\n"),
     (
         "fixed-port",

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from hpctrain.checks.script.facts import GPU_OPTIONS, LintFacts
 from hpctrain.checks.script.model import SimpleCommand
 from hpctrain.checks.script.rule import (
+    HARMLESS,
     REST,
     TALKERS,
     Hits,
@@ -280,15 +281,15 @@ _PLACEHOLDER = re.compile(
     r"|\s*(?:-[Apqw]|--account|--partition|--qos|--reservation|--nodelist|--mail-user)[= ][ \t]*[\"']?"
     r"((?i:\[[a-z]\w*\]|(?:your|xyz|foo|dummy|example|placeholder|insert|enter|some|fill)[-_.]\S+"
     r"|(?:my|the|your|some)[-_]?(?:account|partition|project|queue|qos|group|e?mail)\w*"
-    r"|(?:account|partition|project|queue|qos|email)(?:[-_](?:name|id|code|number|here))?"
-    r"|replace[-_]\S+|change[-_]?me|\.{3,}|\S*x{3,}|xyz|todo|tbd|fixme|def-some\w+|\S+[-_]here"
+    r"|nodename|(?:account|partition|project|queue|qos|email)(?:[-_](?:name|id|code|number|here))?"
+    r"|replace[-_]\S+|change[-_]?me|\.{3,}|\S*x{3,}|xyz|todo|tbd|fixme|def-(?:some|your|my)\w+|\S+[-_]here"
     r"|your\w*@\S+|\S+@(?:example|domain|email|university)\.\S+)(?=[\s\"']|\Z)))",
     re.MULTILINE,
 )
 _PLACEHOLDER_WORD = re.compile(
     r"\{\{ ?[A-Za-z_]\w* ?\}\}|(?<!\S)(?:\S*[/=:])?path/to/\S*|\S*(?:\bYOUR_[A-Z]|PATH_TO_[A-Z])\S*"
     r"|\S*(?:\byour_[a-z]\S*|/your[-_]?\w*(?:/\S*|(?!\S)))"
-    r"|(?<!\S)(?:\S*/)?(?:NAME_OF_\w+|(?:PRO?GRA?M|SCRIPT|FILE)_?NAME)(?:\.\w+)?(?!\S)"
+    r"|(?<!\S)(?:\S*/)?(?:NAME_OF_\w+|(?:PRO?GRA?M|SCRIPT|FILE|ENV|env)_?(?i:name))(?:\.\w+)?(?!\S)"
 )
 
 
@@ -390,9 +391,13 @@ def gpus_is_total(facts: LintFacts) -> Hits:
 def gpu_without_cores(facts: LintFacts) -> Hits:
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
     few = facts.count("cpus-per-task") == 1 and (facts.gpus_per_node or 0) > tasks
+    # srun gives a task one core also of a whole node.
+    shared = (facts.gpus_per_node or 0) > tasks and any(
+        not one.has("cpus-per-task") and one.starts not in HARMLESS for one in facts.steps
+    )
     told = (
         {"cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-socket"}
-        & set(facts.options) - ({"cpus-per-task"} if few else set())
+        & set(facts.options) - {"cpus-per-task" * few, "exclusive" * shared}
         or facts.block.hetjobs
         or is_ours(facts)
     )
@@ -646,7 +651,7 @@ def log_directory(facts: LintFacts) -> Hits:
         return
     for option, value in _logs(facts):
         folder = value.rpartition("/")[0].removeprefix("./").rstrip("/")
-        makes = [one for one in facts.named("mkdir") if _makes(one, folder)]
+        makes = [one for one in facts.named("mkdir") if _makes(facts, one, folder)]
         relative = folder.strip("./") and not folder.startswith(("/", "~"))
         if makes and folder and makes[0].place == "batch":
             what = f"{folder} is made by the job whose --{option.name} needs it"
@@ -664,13 +669,19 @@ def log_directory(facts: LintFacts) -> Hits:
 _HERE = re.compile(r"^(?:\./|\$\{?(?:SLURM_SUBMIT_DIR|PWD)\}?/|\$\(pwd\)/)")
 
 
-def _makes(command: SimpleCommand, folder: str) -> bool:
+def _makes(facts: LintFacts, command: SimpleCommand, folder: str) -> bool:
     """Whether `mkdir` makes `folder`, named from here or as the end of an absolute path."""
     made = [f"/{_HERE.sub('', word.text).rstrip('}')}/" for word in command.argv[1:]]
+    above = ["?", *folder.split("/")]
     return any(
         one.startswith(f"/{folder}/")
         or f"/{folder}/".endswith(one)
         # Relative, and the end of a path with a variable or of an absolute one.
         or re.search(rf"[\w-]+/{re.escape(folder)}/\Z", one)
+        # The end of both is the same, and the script names the directory above it.
+        or (
+            f"/{above[-1]}/" == re.sub(r".*\$\{?\w+\}?", "", one)
+            and re.search(rf"/{re.escape(above[-2])}\b", facts.text[facts.block.ends :])
+        )
         for one in made
     )

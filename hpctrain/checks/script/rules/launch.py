@@ -379,7 +379,7 @@ def fixed_port(facts: LintFacts) -> Hits:
     meeting = [launch for launch in facts.launches if not launch.has("standalone")]
     whole = "exclusive" in facts.options and facts.value("exclusive") is None
     # Sites that give GPUs without a request for them give whole nodes.
-    alone = whole or facts.value("mem") == "0" or (facts.least_nodes and not facts.asks_gpus)
+    alone = whole or facts.value("mem") == "0" or (facts.least_nodes > 1 and not facts.asks_gpus)
     if not facts.is_batch or (facts.launches and not meeting) or alone:
         return ()
     # These read options only; others may pass on MASTER_PORT of the environment.
@@ -405,8 +405,8 @@ def fixed_port(facts: LintFacts) -> Hits:
             "write: MASTER_PORT=$((20000 + SLURM_JOB_ID % 9000))",
         )
         for name, word in reversed(words)
-        if (port := re.search(r"(?:^|:)(\d{2,5})\Z", word.text, re.ASCII))
-        if word.parts[-1].kind == "text"
+        if (port := re.search(r"(?:^|:|:-)(\d{2,5})\}?\Z", word.text, re.ASCII))
+        if word.parts[-1].kind != "arith"
     }
     return found.values()
 
@@ -816,8 +816,7 @@ _GUARDED = re.compile(
 )
 def srun_cpus_per_task(facts: LintFacts) -> Hits:
     asked = facts.value("cpus-per-task") not in (None, "", "1")
-    told = any(facts.assigned("SRUN_CPUS_PER_TASK"))
-    for step in facts.steps if asked and not told else ():
+    for step in facts.steps if asked and not any(facts.assigned("SRUN_CPUS_PER_TASK")) else ():
         if not step.has("cpus-per-task", "overlap", "pty") and step.starts not in HARMLESS:
             yield RuleHit(
                 step.at.start,

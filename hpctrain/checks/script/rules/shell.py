@@ -47,10 +47,13 @@ _SENDS = re.compile(
 _AFTERWARDS = re.compile(
     r"(?:echo|printf|date|cp|mv|rm|kill|conda|mamba|deactivate|set|rsync|touch|sync|sleep|mkdir|pwd"
     r"|ls|cat|find|tar|chmod|unset|module|ml|cd|df|du|seff|sacct|nvidia-smi|rocm-smi|dcgmi|true|:"
-    r"|uname|hostname|whoami|uptime|free|wc|tail|head|zip|gzip)\Z"
+    r"|uname|hostname|whoami|uptime|free|wc|tail|head|zip|gzip|git|mailx?|sendmail|curl|scontrol|squeue|sstat"
+    r"|popd|pushd)\Z"
 )
-_TRAINING_PROGRAMS = frozenset(
-    {"papermill", "jupyter", "vllm", "uvicorn", "ollama", "Rscript", "julia", "go", "java", "cargo"}
+_TRAINING_PROGRAMS = re.compile(
+    r"(?:papermill|jupyter|vllm|uvicorn|ollama|Rscript|julia|go|java|cargo|matlab|octave|perl|ruby|node|npm"
+    r"|make|snakemake|nextflow|wandb|dvc|gmx|gmx_mpi|lmp\w*|namd\d|vasp\w*|cp2k\S*|pw\.x|orca|blender|ffmpeg"
+    r"|colabfold_batch|boltz|bwa|samtools|minimap2|STAR|ns-train|nnUNetv2_predict|spark-submit)\Z"
 )
 #: Scripts that prepare the work, by their names.
 _PREPARES = re.compile(
@@ -107,7 +110,7 @@ def _works_long(command: SimpleCommand, *, calls_work: bool) -> bool:
     known = (
         works(command)
         or _runs_script(command)
-        or command.name in _TRAINING_PROGRAMS
+        or _TRAINING_PROGRAMS.match(command.name)
         or built
         or command.call
         or calls_work
@@ -184,8 +187,8 @@ def work_in_background(facts: LintFacts) -> Hits:
 @rule(
     "wait-without-pid",
     "warning",
-    "wait without a process id returns 0 whatever the processes returned, so a failed step is"
-    " COMPLETED to Slurm.",
+    "wait without a process id returns 0 whatever the processes returned: a failed step is COMPLETED"
+    " to Slurm, and steps that need it wait for it until they time out.",
     "bash(1) wait",
 )
 def wait_without_pid(facts: LintFacts) -> Hits:
@@ -209,7 +212,7 @@ def _is_handled(ends: list[SimpleCommand], following: SimpleCommand | None) -> b
     """Whether the next command reads the exit code, other than to test it without one of `ends`."""
     if following is None or not _reads_status(following):
         return False
-    return (bool(following.words) and following.name not in TESTS) or any(
+    return (bool(following.words) and following.name not in TESTS | TALKERS) or any(
         # Where another failure ends the job, this one is only reported on purpose.
         one.start >= following.start or (not following.words and any(one.expansions()))
         for one in reversed(ends)
@@ -481,14 +484,19 @@ def nounset_before_activation(facts: LintFacts) -> Hits:
 )
 def conda_not_initialised(facts: LintFacts) -> Hits:
     login = re.search(r"\s(?:-\w*[li]|--login)", facts.shell_flags)
-    known = login or "get-user-env" in facts.options or re.search(r"\bconda *\(\)", facts.text)
+    known = (
+        login
+        or not facts.is_batch
+        or "get-user-env" in facts.options
+        or re.search(r"\bconda *\(\)", facts.text)
+    )
     sourced = any(facts.named("source", ".", "eval"))
     # The content of sourced files is unknown.
     named = facts.named("source", ".", "eval", "module", "ml")
     shown = {one.start: facts.shown(one) for one in named}
     hooks = [start for start, text in shown.items() if not _OTHER_MODULES.match(text)]
     modules = [start for start in hooks if _CONDA_MODULE.search(shown[start])]
-    for command in facts.named("conda", "mamba") if facts.is_batch and not known else ():
+    for command in facts.named("conda", "mamba", "micromamba") if not known else ():
         hooked = min(hooks, default=command.start) < command.start
         module = min(modules, default=command.start) < command.start and not sourced
         activates = command.words[1:2] and command.words[1].text in ("activate", "deactivate")
@@ -536,15 +544,15 @@ def script_directory(facts: LintFacts) -> Hits:
 rule(
     "relative-directory",
     "note",
-    "cd counts from the directory where sbatch was called; from another one it fails, and the script"
-    " continues in the wrong place.",
+    "it counts from the directory where sbatch was called; from another one it fails, and the script"
+    " continues.",
     "sbatch(1) --chdir; bash(1) cd",
     once=True,
 )(
     pattern(
-        r"(?<=\n)cd[ \t]+([\w.][^\s;&|$`]*)[ \t]*(?=[\n;#]|\Z)",
-        r"cd \1 depends on where sbatch is called, and may fail",
-        r"write: cd \1 || exit 1",
+        r"(?<=\n)((?:cd|pushd)[ \t]+[\"']?[\w.][^\s;&|$`]*[ \t]*(?=[\n;#]|\Z)|python3?[ \t]+\.\./\S+)",
+        r"\1 depends on where sbatch is called, and may fail",
+        r"write above it: cd /path/of/the/project || exit 1",
         unless=r"(?m)^[ \t]*(?:cd|pushd)[ \t]+[\"']?[/~$]|^[ \t]*set -\w*e|^#!.*\s-\w*e|errexit|--chdir"
         r"|^#SBATCH -D|\b(?:mkdir|git clone)\b",
     )
@@ -573,7 +581,8 @@ rule(
     once=True,
 )(
     pattern(
-        rf"(?:\S*python[\d.]*[ \t]+-m[ \t]+)?((?:uv[ \t]+)?pip3?[ \t]+install)\b"
+        rf"(?:\S*python[\d.]*[ \t]+-m[ \t]+)?((?:(?:uv[ \t]+)?pip3?|conda|mamba|micromamba)[ \t]+install"
+        rf"|uv[ \t]+sync|poetry[ \t]+install)\b"
         rf"(?!{REST}(?:--no-index|--offline|--dry-run))",
         r"\1 runs in the job",
         r"run it once before, on a login node",
