@@ -201,8 +201,10 @@ _OVER = 3
 LINES = 60
 BYTES = 48 * 1024
 _SHOWN_HEAD, _SHOWN_TAIL, _AROUND = 12, 24, 6
+#: SGLang writes it behind its own words: `[2025-03-01 10:00:00 TP0] Scheduler hit an exception: `.
 _TRACEBACK = re.compile(
-    r"[\s+|\u256d\u2500]*(?:Exception Group |Original )?Traceback \(most recent call last\)"
+    r"(?:\[20[^\]]{8,60}\] [\w ]{0,60}: )?[\s+|\u256d\u2500]*"
+    r"(?:Exception Group |Original )?Traceback \(most recent call last\)"
 )
 #: Starts of lines inside a traceback, also one that rich draws a frame around.
 _INNER = (" ", "\t", "\u2502", "\u2570", "\u256d")

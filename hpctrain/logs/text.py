@@ -60,6 +60,8 @@ _LABEL = re.compile(
     r"|20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-9:]{8}\.[0-9]{6,9}Z (?:std(?:out|err) [FP] )?"
     # Of Ray and vLLM: the process id tells the processes of a node apart.
     r"|\([A-Za-z][\w.: =-]{0,60}?\bpid=(?P<pid>[0-9]{1,8})(?:, ip=[0-9.]+)?\) ?"
+    # The head that vLLM writes before each line of a traceback.
+    r"|ERROR [01][0-9]-[0-3][0-9] [0-9:]{8} \[[\w./]{1,60}:[0-9]{1,6}\](?: |\Z)"
 )
 _LABELS = re.compile(r"(?: {0,5}[0-9]{1,6}: |\[[A-Za-z_-]{1,30}[0-9]{1,6}\]: ?)+")
 _NODE = re.compile(
@@ -92,7 +94,7 @@ _MENTIONS = (
         re.compile(r"^(?P<node>[A-Za-z][\w.-]*):[0-9]+:[0-9]+ \[(?P<local>[0-9]{1,3})\] NCCL "),
     ),
 )
-_FIRST_OF_A_LABEL = frozenset("[( 0123456789")
+_FIRST_OF_A_LABEL = frozenset("[( 0123456789E")
 
 
 class Label(NamedTuple):
