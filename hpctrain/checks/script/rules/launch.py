@@ -109,8 +109,8 @@ def _several(facts: LintFacts, step: OptionCall, name: str) -> bool | None:
 
 
 def _exported_early(facts: LintFacts) -> Hits:
-    """RANK and LOCAL_RANK set in the batch shell for all tasks at once."""
-    assigned = list(facts.assigned("RANK", "LOCAL_RANK"))
+    """RANK and the like set in the batch shell for all tasks at once."""
+    assigned = list(facts.assigned("RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"))
     own = {one.name for one, command in assigned if command.place != "batch"}
     exports = {word.text for one in facts.named("export") for word in one.words[1:]}
     launched = {launch.command.step for launch in facts.launches}  # these set the ranks
@@ -269,14 +269,16 @@ _VALUES = {
     "torch/distributed/run.py",
 )
 def nnodes_mismatch(facts: LintFacts) -> Hits:
-    for launch, step in _started(facts):
-        machines, tasks = launch.number(*_MACHINES), facts.step_tasks(step)
-        if machines and tasks and tasks == facts.step_nodes(step) and machines != tasks:
-            yield RuleHit(
-                next(launch.words[name].start for name in _MACHINES if launch.has(name)),
-                f"{machines} nodes are expected, and srun starts {launch.kind} on {tasks}",
-                "write: $SLURM_NNODES instead of the number",
-            )
+    return [
+        RuleHit(
+            next(launch.words[name].start for name in _MACHINES if launch.has(name)),
+            f"{machines} nodes are expected, and srun starts {launch.kind} on {tasks}",
+            "write: $SLURM_NNODES instead of the number",
+        )
+        for launch, step in _started(facts)
+        if (machines := launch.number(*_MACHINES)) and (tasks := facts.step_tasks(step))
+        if tasks == facts.step_nodes(step) and machines != tasks
+    ]
 
 
 _GPU_REQUESTS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
@@ -562,20 +564,25 @@ def _is_cut(command: SimpleCommand, part: WordPiece) -> bool:
 )
 def scontrol_in_container(facts: LintFacts) -> Hits:
     # Options of a site's plugin are flaws.
-    given = [*facts.options, *(flaw.text for flaw in facts.block.flaws)]
-    images = {"container-image", "container-name", "container", "environment"} & set(given)
+    images = {"container-image", "container-name", "container", "environment"} & {
+        *facts.options,
+        *(flaw.text for flaw in facts.block.flaws),
+    }
     steps = [one for one in facts.named("srun", "scontrol") if one.place == "batch"]
-    found = sorted(steps, key=lambda one: one.start)[:1] if images else []
-    for command in facts.named("scontrol", "squeue", "sinfo", "sacct"):
-        words = {word.program for word in (command.shell.via.words if command.shell.via else ())}
-        if words & CONTAINERS and words & {"exec", "run", "shell"}:
-            found.append(command)
-    for command in found:
-        yield RuleHit(
-            command.start,
-            f"{command.name} runs inside a container",
+    inside = [
+        one
+        for one in facts.named("scontrol", "squeue", "sinfo", "sacct")
+        if (words := {word.program for word in (one.shell.via.words if one.shell.via else ())})
+        if words & CONTAINERS and words & {"exec", "run", "shell"}
+    ]
+    return [
+        RuleHit(
+            one.start,
+            f"{one.name} runs inside a container",
             "give the container to srun, and compute above srun what needs scontrol",
         )
+        for one in [*(sorted(steps, key=lambda one: one.start)[:1] if images else ()), *inside]
+    ]
 
 
 # ---- steps and their GPUs ------------------------------------------------------------------------
@@ -775,6 +782,37 @@ rule(
     )
 )
 
+rule(
+    "gpus-idle",
+    "note",
+    "the GPUs cost you and others time, and many sites end such jobs.",
+    "site documentation",
+)(
+    pattern(
+        r"((?:sleep[ \t]+(?:inf(?:inity)?|\d+d|[1-9]\d{4,})|tail[ \t]+-f[ \t]+/dev/null)\b)",
+        r"\1 holds the GPUs of the job",
+        r"remove it; to work interactively: srun --gpus=1 --time=01:00:00 --pty bash",
+        unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*gpu)",
+    )
+)
+
+rule(
+    "server-unchecked",
+    "note",
+    "loading a model takes minutes, and longer when the file system is busy; the client then starts"
+    " too early, and fails.",
+    "vLLM documentation",
+    once=True,
+)(
+    pattern(
+        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(?:(?:vllm|ollama) serve|python[\d.]* -m (?:vllm|sglang)\S*"
+        rf"|llama-server|text-generation-launcher)\b{REST}(?:>&\d{REST})*&(?![&>])",
+        r"sleep does not test whether the server is ready",
+        r"timeout 1800 bash -c 'until curl -sf localhost:8000/health; do sleep 5; done' || exit 1",
+        unless=r"\b(?:until|while|curl|wget|wait_for\w*|nc)\b|/health|\A(?![\s\S]*\bsleep\s+\d)",
+    )
+)
+
 # ---- Slurm's variables ---------------------------------------------------------------------------
 
 _TASKS = (
@@ -843,6 +881,81 @@ def expanded_at_submission(facts: LintFacts) -> Hits:
                         f"${part.text} is expanded at submission",
                         f"write: \\${part.text}",
                     )
+
+
+rule(
+    "slurm-variable-misspelt",
+    "warning",
+    "bash puts an empty text in its place, without an error.",
+    "sbatch(1) OUTPUT ENVIRONMENT VARIABLES",
+    once=True,
+)(
+    pattern(
+        r"[^\n]*?\$\{?(SLURM_(?:ARRAY_?(?:TASKID|TASK|ID|INDEX)|TASK_ID|NODE_LIST|JOB_NODE_LIST|JOB_NODES|NTASK"
+        r"|N_TASKS|NUM_TASKS|NNODE|NUM_NODES|N_NODES|CPU_PER_TASK|CPUS_PER_TASKS|NCPUS|NUM_CPUS|GPU_PER_NODE"
+        r"|GPUS_PER_NODES|NUM_GPUS|NGPUS|GPU_ON_NODE|PROC_ID|LOCAL_ID|NODE_ID|SUBMIT_DIRECTORY|JOBNAME"
+        r"|JOBNODELIST|RANK|WORLD_SIZE))(?!\w|:?[-+?=])",
+        r"Slurm sets no $\1",
+        r"see: man sbatch, OUTPUT ENVIRONMENT VARIABLES",
+        unless=r"\bSLURM_\w+=",
+    )
+)
+
+rule(
+    "export-none",
+    "warning",
+    "sbatch then sets SLURM_EXPORT_ENV=NONE, and srun starts the tasks without PATH and the variables"
+    " of the script.",
+    "sbatch(1) --export; srun(1) SLURM_EXPORT_ENV",
+)(
+    pattern(
+        r"--export[= ]NONE\b",
+        r"--export=NONE also holds for srun",
+        r"write above srun: unset SLURM_EXPORT_ENV",
+        unless=r"SLURM_EXPORT_ENV|\bsrun\b[^\n]*--export|\A(?![\s\S]*\n[ \t]*(?:\w+=\S*[ \t]+)*srun\b)",
+    )
+)
+
+rule(
+    "array-from-zero",
+    "error",
+    "sed: invalid usage of line address 0. The first task ends there, or works on nothing.",
+    "sed(1)",
+)(
+    pattern(
+        r"sed[ \t]+-n[ \t]+[\"']?\$\{?SLURM_ARRAY_TASK_ID\}?\s*[\"']?p\b",
+        r"sed counts lines from 1, and the array begins with 0",
+        r"write: #SBATCH --array=1-N",
+        unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*\s(?:--array|-a)[= ]?[\"']?0\b)",
+    )
+)
+
+
+@rule(
+    "array-index",
+    "error",
+    "the last tasks get an empty text instead of an element, and the first elements may have no task.",
+    "bash(1) Arrays; sbatch(1) --array",
+)
+def array_index(facts: LintFacts) -> Hits:
+    last = re.fullmatch(r"\d+-(\d+)(?:%\d+)?", facts.value("array") or "")
+    counts = {
+        one.name: len(one.array)
+        for one, _ in facts.assigned()
+        if one.array and not one.append
+        if all(word.is_literal and not set("*?{") & set(word.text) for word in one.array)
+    }
+    for part, _ in facts.variables(*counts) if last else ():
+        count, index = (
+            counts[part.text],
+            re.fullmatch(r"\[\$?\{?SLURM_ARRAY_TASK_ID\}?\]", part.operand),
+        )
+        if last and index and int(last[1]) >= count:
+            yield RuleHit(
+                part.start,
+                f"{part.text} has the elements 0 to {count - 1}, and the last task takes {last[1]}",
+                f"write: #SBATCH --array=0-{count - 1}",
+            )
 
 
 @rule(

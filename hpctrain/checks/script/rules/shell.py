@@ -197,15 +197,17 @@ def wait_without_pid(facts: LintFacts) -> Hits:
         for one in reversed(facts.commands)
         if one.is_background and (works(one) or one.name == "ssh")
     }
-    for wait in facts.named("wait") if "wait -n" not in facts.text else ():
-        started = first_start.get(wait.shell, wait.start) < wait.start
-        if started and len(wait.words) == 1:
-            yield RuleHit(
-                wait.start,
-                "wait without a process id returns 0 even when a step failed",
-                'pids+=($!) after each &, then: for pid in "${pids[@]}"; do wait "$pid" || '
-                "status=$?; done",
-            )
+    return [
+        RuleHit(
+            wait.start,
+            "wait without a process id returns 0 even when a step failed",
+            'pids+=($!) after each &, then: for pid in "${pids[@]}"; do wait "$pid" || '
+            "status=$?; done",
+        )
+        for wait in facts.named("wait")
+        if first_start.get(wait.shell, wait.start) < wait.start
+        if len(wait.words) == 1 and "wait -n" not in facts.text
+    ]
 
 
 def _is_handled(ends: list[SimpleCommand], following: SimpleCommand | None) -> bool:
@@ -670,14 +672,15 @@ rule(
 rule(
     "test-unquoted",
     "note",
-    "without the argument, [ gets an operator too few: a syntax error, and the test is false.",
+    "without a value, [ gets an operator too few: a syntax error, and the test is false; [ -n ] is"
+    " always true.",
     "bash(1) CONDITIONAL EXPRESSIONS",
     once=True,
 )(
     pattern(
-        r"\[[ \t]+(?:![ \t]+)?\$(?:(\d)|\{(\d)\})[ \t]+[!=<>-]",
-        r"$\1\2 in [ … ] has no quotes",
-        r'write: "$\1\2"',
+        r"\[[ \t]+(?:(?:![ \t]+)?\$(?:(\d)|\{(\d)\})[ \t]+[!=<>-]|-n[ \t]+\$\{?(\w+)\}?[ \t]+\])",
+        r"$\1\2\3 in [ … ] has no quotes",
+        r'write: "$\1\2\3"',
         unless=r"\$#",
     )
 )
@@ -820,9 +823,13 @@ def endless_wait(facts: LintFacts) -> Hits:
     for command in waits if facts.asks_gpus else ():
         loop = command.scope.inside("loop") or command.scope
         missing = command.has("!") == (loop.name == "while") and command.has("-f", "-e", "-s")
-        waits_here = loop in endless and (missing or command.name not in TESTS)
+        via = command.shell.via
         # One process of several may wait; and a loop in the background may only watch.
-        if command.place == "batch" and waits_here and not command.is_background:
+        if (
+            (loop in endless and command.place == "batch" and not command.is_background)
+            and (missing or command.name not in TESTS)
+            and (via is None or via.name != "timeout")
+        ):
             yield RuleHit(
                 loop.start,
                 f"a loop waits with {command.name}, without an end",
