@@ -17,6 +17,12 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("test
 HELP = re.compile(r"^<!-- help(?: ([a-z ]+))? -->$", re.MULTILINE)
 #: Pages that are no verb's, and have examples.
 TOPICS = ("sweeps", "runs", "tune", "report", "logs")
+#: Pages whose examples train, or run half a minute.
+LONG = ("verbs/prepare", *TOPICS)
+EXAMPLES = [
+    pytest.param(page, marks=pytest.mark.extended if page in LONG else ())
+    for page in (*(f"verbs/{verb}" for verb in VERBS), *TOPICS)
+]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -34,7 +40,7 @@ def test_a_page_has_a_place_for_the_help_of_each_command(verb: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [*(f"verbs/{verb}" for verb in VERBS), *TOPICS])
+@pytest.mark.parametrize("page", EXAMPLES)
 @pytest.mark.usefixtures("no_slurm")
 def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
     """Each block is one shell, in which lines that begin with `$ ` are typed; the others are what

@@ -72,6 +72,7 @@ def test_it_is_found_however_it_is_written(way: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_it_is_found_among_ranks_that_are_well(tmp_path: Path) -> None:
     wrong = {}
     stages = {each.id: each.stage for each in corpus.rules()}
@@ -91,6 +92,7 @@ def test_it_is_found_among_ranks_that_are_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_it_is_found_in_pieces_of_any_size() -> None:
     table = SearchTable(corpus.rules())
     finder = scan.finder(table)

@@ -78,6 +78,7 @@ def test_the_failure_in_the_middle_of_it_is_found(kind: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_counts_of_what_is_sampled_are_about_right(tmp_path: Path) -> None:
     line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     many, of_each = 64, 600

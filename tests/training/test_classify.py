@@ -182,6 +182,7 @@ def scored(visits: Path, folder: Path) -> float:
     return float(auroc(scores, np.array([row["label"] == "well" for row in rows])) or 0)
 
 
+@pytest.mark.extended
 def test_an_adapter_on_a_classifier_is_trained_saved_and_merged(
     visits: Path, run: Run, learned: Any, tmp_path: Path, hpctrain: str
 ) -> None:
@@ -282,6 +283,7 @@ def few(visits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", STOPS)
 def test_stopped_and_resumed_is_never_stopped(
     case: str, few: Path, environment: dict[str, str], tmp_path: Path

@@ -147,6 +147,7 @@ def test_the_demo_starts_without_a_network_and_writes_nothing(
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_classifier_needs_neither_tokenizer_nor_weights_of_its_own(
     environment: dict[str, str], tmp_path: Path
 ) -> None:

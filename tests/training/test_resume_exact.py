@@ -64,7 +64,7 @@ CASES: dict[str, tuple[int, str, dict[str, Any]]] = {
     ),
 }
 #: The others are variants of these.
-FIRST = ("each step", "two processes", "best weights, patience", "LoRA", "packing, workers")
+FIRST = ("each step", "two processes")
 EACH = [pytest.param(case, marks=() if case in FIRST else pytest.mark.extended) for case in CASES]
 
 

@@ -69,6 +69,7 @@ def _losses(log: str) -> list[float]:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_fsdp_trains_saves_and_goes_on_as_one_process_does(
     tiny: tuple[str, str],
     environment: dict[str, str],
