@@ -634,7 +634,7 @@ rule(
 )(
     pattern(
         rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)\b{REST}(?<=\s)"
-        rf"(--\w+_\w+)[ =](\S+)(?=\s){REST}(?<=\s)\1[ =](?!\2\s)",
+        rf"(--\w+_\w+)[ =](\S+)(?=\s){REST[:-2]}{{0,1500}}?(?<=\s)\1[ =](?!\2\s)",
         r"\1 is given twice",
         r"remove \1 \2, or the other",
     )
