@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from hpctrain.checks.script.facts import GPU_OPTIONS, LintFacts
 from hpctrain.checks.script.model import SimpleCommand
 from hpctrain.checks.script.rule import (
-    HARMLESS,
     REST,
     TALKERS,
     Hits,
@@ -391,13 +390,9 @@ def gpus_is_total(facts: LintFacts) -> Hits:
 def gpu_without_cores(facts: LintFacts) -> Hits:
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
     few = facts.count("cpus-per-task") == 1 and (facts.gpus_per_node or 0) > tasks
-    # srun gives a task one core also of a whole node.
-    shared = (facts.gpus_per_node or 0) > tasks and any(
-        not one.has("cpus-per-task") and one.starts not in HARMLESS for one in facts.steps
-    )
     told = (
         {"cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-socket"}
-        & set(facts.options) - {"cpus-per-task" * few, "exclusive" * shared}
+        & set(facts.options) - {"cpus-per-task" * few}
         or facts.block.hetjobs
         or is_ours(facts)
     )
@@ -674,7 +669,8 @@ def _makes(facts: LintFacts, command: SimpleCommand, folder: str) -> bool:
     made = [f"/{_HERE.sub('', word.text).rstrip('}')}/" for word in command.argv[1:]]
     above = ["?", *folder.split("/")]
     return any(
-        one.startswith(f"/{folder}/")
+        # A directory inside an absolute one does not say that this is missing.
+        (one.startswith(f"/{folder}/") and (one == f"/{folder}/" or folder[:1] != "/"))
         or f"/{folder}/".endswith(one)
         # Relative, and the end of a path with a variable or of an absolute one.
         or re.search(rf"[\w-]+/{re.escape(folder)}/\Z", one)

@@ -380,8 +380,14 @@ def fixed_port(facts: LintFacts) -> Hits:
     # --standalone chooses a port itself.
     meeting = [launch for launch in facts.launches if not launch.has("standalone")]
     whole = "exclusive" in facts.options and facts.value("exclusive") is None
-    # Sites that give GPUs without a request for them give whole nodes.
-    alone = whole or facts.value("mem") == "0" or (facts.least_nodes > 1 and not facts.asks_gpus)
+    alone = (
+        whole
+        or facts.value("mem") == "0"
+        # Few nodes have more than 8 GPUs.
+        or (facts.gpus_per_node or facts.count("gpus-per-task") or 0) >= 8
+        # Sites that give GPUs without a request for them give whole nodes.
+        or (facts.least_nodes > 1 and not facts.asks_gpus)
+    )
     if not facts.is_batch or (facts.launches and not meeting) or alone:
         return ()
     # These read options only; others may pass on MASTER_PORT of the environment.
@@ -941,9 +947,12 @@ def array_index(facts: LintFacts) -> Hits:
     last = re.fullmatch(r"\d+-(\d+)(?:%\d+)?", facts.value("array") or "")
     counts = {
         one.name: len(one.array)
-        for one, _ in facts.assigned()
-        if one.array and not one.append
-        if all(word.is_literal and not set("*?{") & set(word.text) for word in one.array)
+        if one.array
+        and not one.append
+        and command.scope.kind == "file"
+        and all(word.is_literal and not set("*?{") & set(word.text) for word in one.array)
+        else 10**6  # unknown
+        for one, command in facts.assigned()
     }
     for part, _ in facts.variables(*counts) if last else ():
         count, index = (

@@ -568,7 +568,7 @@ rule(
     once=True,
 )(
     pattern(
-        r"(?:export[ \t]+)?(\w+)=([\"']?)(/(?:tmp|dev/shm)/[\w./-]+)\2[ \t]*(?=[\n#]|\Z)",
+        r"(?:export[ \t]+)?(\w+)=([\"']?)(/(?:tmp|dev/shm)/[\w/-]+)\2[ \t]*(?=[\n#]|\Z)",
         r"\1 is \3 in every job",
         r'write: \1="\3-$SLURM_JOB_ID", and: trap \'rm -rf "$\1"\' EXIT',
     )
