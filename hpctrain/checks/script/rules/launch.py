@@ -28,6 +28,7 @@ from hpctrain.checks.script.rule import (
     sources,
     works,
 )
+from hpctrain.util.text import count as count_of
 
 _RANK_OPTIONS = ("node_rank", "machine_rank")
 _MACHINES = ("nnodes", "num_machines")
@@ -201,15 +202,17 @@ def launcher_without_srun(facts: LintFacts) -> Hits:
     "torchrun and accelerate documentation",
 )
 def launchers_per_node(facts: LintFacts) -> Hits:
-    for launch, step in _started(facts):
-        each = facts.step_tasks_per_node(step) or 0
-        count = launch.number("nproc_per_node", "num_processes", "num_gpus") or 0
-        if each > 1 and (count > 1 or launch.text("nproc_per_node") in ("gpu", "auto", "cuda")):
-            yield RuleHit(
-                launch.at.start,
-                f"{each} tasks on each node, and each starts {launch.kind} with several processes",
-                "write: #SBATCH --ntasks-per-node=1, and remove --ntasks",
-            )
+    return [
+        RuleHit(
+            launch.at.start,
+            f"{each} tasks on each node, and each starts {launch.kind} with several processes",
+            "write: #SBATCH --ntasks-per-node=1, and remove --ntasks",
+        )
+        for launch, step in _started(facts)
+        if (each := facts.step_tasks_per_node(step) or 0) > 1
+        if (launch.number("nproc_per_node", "num_processes", "num_gpus") or 0) > 1
+        or launch.text("nproc_per_node") in ("gpu", "auto", "cuda")
+    ]
 
 
 @rule(
@@ -320,7 +323,7 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
         if fails or machines > 1 or (launch.kind == "torchrun" and not shared):
             yield RuleHit(
                 launch.words[name].start,
-                f"--{name} is {count}, and the job has {machines * have} GPUs",
+                f"--{name} is {count}, and the job has {count_of(machines * have, 'GPU')}",
                 f"write: --{name} {machines * have}",
                 "error" if fails else "note" if machines == 1 else "warning",
             )
@@ -336,7 +339,7 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
             if plain and _GPU_COUNT.match(option) and have < (count or 0) < 99:
                 yield RuleHit(
                     word.start,
-                    f"{option} is {count}, and the job has {have} GPUs",
+                    f"{option} is {count}, and the job has {count_of(have, 'GPU')}",
                     f"add: #SBATCH --gpus-per-node={count}",
                 )
 
@@ -760,7 +763,7 @@ def gpus_hidden(facts: LintFacts) -> Hits:
         ):
             yield RuleHit(
                 assignment.start,
-                f"CUDA_VISIBLE_DEVICES is {value}, and the job has {have} GPUs on each node, from 0",
+                f"CUDA_VISIBLE_DEVICES is {value}, and the job has {count_of(have, 'GPU')} on each node, from 0",
                 "remove the assignment",
                 "note" if equal else None,
                 "where the site does not limit devices, these are the GPUs of other jobs."

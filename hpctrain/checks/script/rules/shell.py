@@ -81,6 +81,17 @@ def _is_condition(facts: LintFacts, command: SimpleCommand) -> bool:
     )
 
 
+def _is_ignored(command: SimpleCommand, following: SimpleCommand | None) -> bool:
+    """Whether a failure of `command` has no other effect than a message: `… || echo failed`."""
+    return (
+        command.after == "||"
+        and following is not None
+        and following.scope is command.scope
+        and following.name in TALKERS
+        and following.after != "&&"
+    )
+
+
 def _workers(facts: LintFacts) -> set[SimpleCommand]:
     """Return the commands that do the work: directly, in a shell, or in a function that they call,
     unless that looks at its end itself.
@@ -255,8 +266,8 @@ def exit_code_lost(facts: LintFacts) -> Hits:
         if one.words and one in workers and not _is_handled(ends, following)
         if not (one.name == "exec" or one.is_background or one.pipe_next)
         if not any(scope.pipe_next for scope in one.scope.chain())  # for pipefail-missing
-        if not _is_condition(facts, one)
-        if not option_on(facts, "errexit", facts.batch, one.start)
+        if not _is_condition(facts, one) or _is_ignored(one, following)
+        if not option_on(facts, "errexit", facts.batch, one.start) or one.after == "||"
     ]
     last = steps[-1]
     shown = " ".join(word.text for word in last.words[:2])
