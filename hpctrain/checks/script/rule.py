@@ -127,6 +127,7 @@ _WORKERS = frozenset(
         "swift",
         "nnUNetv2_train",
         "matlab",
+        "vllm",
         "Rscript",
         "yolo",
     ]

@@ -565,6 +565,22 @@ def _is_cut(command: SimpleCommand, part: WordPiece) -> bool:
     return bool(re.match(r"[%#/]|:\d", part.operand)) or (fed and command.name in _CUTTERS)
 
 
+rule(
+    "nodelist-as-address",
+    "error",
+    "with several nodes the list is compressed, such as node[01-04], which is no host name.",
+    "scontrol(1) show hostnames",
+)(
+    pattern(
+        rf"(?:(?:export[ \t]+)?MASTER_ADDR=|\S*(?:srun|torchrun|accelerate|python[\d.]*)\b{REST}"
+        r"[-_](?:addr|ip|endpoint)[= ])[\"']?\$\{?(SLURM_(?:JOB_)?NODELIST)(?=\}?(?:[\"'\s:]|\Z))",
+        r"the address is $\1, the list of all nodes",
+        f"write: {_FIRST}",
+        unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*\s(?:--nodes[= ]|-N[= ]?)(?:[2-9]|\d\d))",
+    )
+)
+
+
 @rule(
     "scontrol-in-container",
     "warning",
