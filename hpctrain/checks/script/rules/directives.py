@@ -498,7 +498,6 @@ def invalid_value(facts: LintFacts) -> Hits:
         (_MEMORY, _MEMORY_OPTIONS, "64G"),
         (re.compile("."), ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task"), "1"),
     )
-    plain = re.compile(r"(?:[^=$`][^$`]*)?\Z")
     hits = {
         option.value: RuleHit(
             option.start,
@@ -507,8 +506,8 @@ def invalid_value(facts: LintFacts) -> Hits:
         )
         for option in reversed(facts.block.options)
         for form, names, good in forms
-        if option.name in names and option.value is not None
-        if plain.match(option.value) and not form.match(option.value)
+        if option.name in names and re.match(r"(?:[^=$`][^$`]*)?\Z", option.value or "")
+        if option.value is not None and not form.match(option.value)
     }
     return hits.values()
 

@@ -808,6 +808,23 @@ rule(
 )
 
 rule(
+    "gpus-not-requested",
+    "note",
+    "a job gets the GPUs that it requests; without a request its programs see none, unless the site gives"
+    " whole nodes.",
+    "sbatch(1) --gpus; slurm.conf(5) GresTypes",
+    once=True,
+)(
+    pattern(
+        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(torchrun|accelerate launch|deepspeed|vllm serve)\b",
+        r"\1 runs, and nothing requests GPUs",
+        r"add: #SBATCH --gpus-per-node=1",
+        unless=r"(?i)#SBATCH[^\n]*(?:gpu|gres|tres|exclusive|[ahv]100|booster|cuda)|--gpus|--gres|--cpu\b|use_cpu"
+        r"|gloo|\bxpu\b|\btpu\b",
+    )
+)
+
+rule(
     "gpus-idle",
     "note",
     "the GPUs cost you and others time, and many sites end such jobs.",
