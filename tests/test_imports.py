@@ -73,6 +73,7 @@ def test_the_version_is_that_of_the_installation() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.extended
 def test_full_fine_tuning_needs_no_peft(tmp_path: Path) -> None:
     code = "sys.modules['peft'] = None; import hpctrain.training.loop"
     assert "transformers" in imported_by(code, tmp_path)

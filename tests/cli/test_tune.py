@@ -261,6 +261,7 @@ def test_resubmit_goes_on_with_the_values_of_a_run_that_failed(project: Desk) ->
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_requeued_task_goes_on_with_its_trial(project: Desk) -> None:
     project.write("on_2_1", "85")
     tune(project)

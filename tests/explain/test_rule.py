@@ -120,6 +120,7 @@ def one_of(literals: tuple[str, ...]) -> re.Pattern[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_each_line_of_the_corpus_that_a_regex_matches_holds_one_of_its_literals() -> None:
     for literals, patterns in signatures():
         if not patterns:
@@ -131,6 +132,7 @@ def test_each_line_of_the_corpus_that_a_regex_matches_holds_one_of_its_literals(
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_healthy_logs_are_not_full_of_literals() -> None:
     """A line with one is cleaned, and looked at with regexes: that takes time."""
     healthy = {

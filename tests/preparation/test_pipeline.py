@@ -128,6 +128,7 @@ def command(data: Path, model_folder: Path, target: Path, hpctrain: str, *more: 
     return [*words, "--validation", "0.1", "--workers", "2", *more]
 
 
+@pytest.mark.extended
 def test_killed_again_and_again_it_goes_on_and_makes_the_same(
     data: Path, model_folder: Path, whole: Path, tmp_path: Path, hpctrain: str
 ) -> None:

@@ -96,6 +96,7 @@ def test_every_rank_is_there_once(hpctrain: str, launcher: str, nodes: int, gpus
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_node_whose_own_name_does_not_resolve(hpctrain: str) -> None:
     """Torch's elastic launchers look their node's name up, and wait 300 s, twice, for an address
     that does not come.

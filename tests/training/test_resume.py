@@ -139,6 +139,7 @@ def test_what_is_damaged_is_skipped_and_named(
     )
 
 
+@pytest.mark.extended
 def test_state_that_is_missing_another_world_and_other_data_are_refused_together(
     train: Train, tiny: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -218,6 +219,7 @@ def test_an_explicit_checkpoint(train: Train, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.extended
 def test_weights_only_and_a_requeue_of_that(train: Train, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     first = train("b", "3.0", init_from="r", model=None)
@@ -236,6 +238,7 @@ def test_weights_only_and_a_requeue_of_that(train: Train, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.extended
 def test_the_weights_of_an_adapter(train: Train, tmp_path: Path) -> None:
     lora = {"use_peft": "true", "lora_r": 2}
     assert train("a", "1.0", learning_rate=0.1, **lora).returncode == 0
@@ -253,6 +256,7 @@ def test_the_weights_of_an_adapter(train: Train, tmp_path: Path) -> None:
     ), "it began with these weights"
 
 
+@pytest.mark.extended
 def test_the_best_checkpoint_is_found_where_the_run_was_moved_to(
     train: Train, tmp_path: Path
 ) -> None:
@@ -298,6 +302,7 @@ def test_the_best_checkpoint_is_found_where_the_run_was_moved_to(
     assert f"error: {moved}/checkpoints holds checkpoints of another run, a\n" in foreign.stderr
 
 
+@pytest.mark.extended
 def test_early_stopping_is_a_success_and_is_complete(train: Train, tmp_path: Path) -> None:
     options = {
         "early_stopping_patience": 1,
@@ -334,6 +339,7 @@ def test_a_requeue_does_not_take_the_later_steps_of_an_earlier_job(
     )
 
 
+@pytest.mark.extended
 def test_the_checkpoint_of_a_stage(train: Train, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     (runs / "r").rename(runs / "b_first")

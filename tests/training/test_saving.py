@@ -79,6 +79,7 @@ def test_a_full_disk(
     )
 
 
+@pytest.mark.extended
 def test_a_full_disk_at_the_final_weights(
     tiny: tuple[str, str], environment: dict[str, str], tmp_path: Path, mount: Mount
 ) -> None:

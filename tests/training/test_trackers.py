@@ -150,6 +150,7 @@ def test_one_mlflow_run(survived: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.extended
 def test_one_wandb_run(survived: Any) -> None:
     rows = wandb_rows(survived.directory)
     runs = [row["run"] for row in rows if row["type"] == "run"]
