@@ -314,7 +314,11 @@ class FileScan:
                 if not self._errors.has_room():
                     continue
             match = signature.match(here.line)
-            if match is None and (signature.pattern[0] == "^" or signature.role == "error"):
+            if match is None and (
+                signature.role == "error"
+                # at the start, or one of several alternatives
+                or "|^" in "|" + signature.pattern.replace("(?:^", "|^")
+            ):
                 match = signature.match(text.label(here.line).rest)
             is_logged = False
             if match is None and signature.role == "line" and (said := _logged(here.line)):

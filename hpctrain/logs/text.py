@@ -61,7 +61,7 @@ _LABEL = re.compile(
     # Of Ray and vLLM: the process id tells the processes of a node apart.
     r"|\([A-Za-z][\w.: =-]{0,60}?\bpid=(?P<pid>[0-9]{1,8})(?:, ip=[0-9.]+)?\) ?"
     # The head that vLLM writes before each line of a traceback.
-    r"|ERROR [01][0-9]-[0-3][0-9] [0-9:]{8} \[[\w./]{1,60}:[0-9]{1,6}\](?: |\Z)"
+    r"|ERROR [01][0-9]-[0-3][0-9] [0-9:]{8} \[?[\w./]{1,60}:[0-9]{1,6}\](?: |\Z)"
 )
 _LABELS = re.compile(r"(?: {0,5}[0-9]{1,6}: |\[[A-Za-z_-]{1,30}[0-9]{1,6}\]: ?)+")
 _NODE = re.compile(
