@@ -752,6 +752,8 @@ class _DiagnosisRanker:
                 (each.traceback or DEADLY.search(each.error) or each.ending)
                 and not matching.of_trouble(each)
                 and (each.ending or not self._was_passed(each))
+                # vLLM's handler of a signal raises it: the server was stopped.
+                and not each.error.startswith("KeyboardInterrupt: ")
                 # An exception in a thread ends only that thread.
                 and not any("in _bootstrap_inner" in line for line in each.lines[1:2])
             )
