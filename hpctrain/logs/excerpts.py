@@ -201,9 +201,9 @@ _OVER = 3
 LINES = 60
 BYTES = 48 * 1024
 _SHOWN_HEAD, _SHOWN_TAIL, _AROUND = 12, 24, 6
-#: SGLang writes it behind its own words: `[2025-03-01 10:00:00 TP0] Scheduler hit an exception: `.
+#: Also behind words in its line: `[2025-03-01 10:00:00 TP0] Scheduler hit an exception: `, or a prompt.
 _TRACEBACK = re.compile(
-    r"(?:\[20[^\]]{8,60}\] [\w ]{0,60}: )?[\s+|\u256d\u2500]*"
+    r"(?:[^\"'`{}<>|]{1,100}[:?\]] )?[\s+|\u256d\u2500]*"
     r"(?:Exception Group |Original )?Traceback \(most recent call last\)"
 )
 #: Starts of lines inside a traceback, also one that rich draws a frame around.

@@ -656,13 +656,15 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
         and any(facts.assigned("MASTER_PORT", "MASTER_ADDR", "WORLD_SIZE"))
     )
     what = f"{several} tasks are requested, and one process starts, without srun"
+    # A program that is told the number starts its own processes.
+    told = re.search(rf"-(?:\S*[-_])?(?:np?|n?procs?|n?tasks|ranks)[ =]{several}\b", lines)
     parallel = any(one.is_background or one.name in _PARALLEL for one in facts.commands)
     if several > 1 and read and here:
         yield RuleHit(here[0].start, what, f"srun {facts.shown(here[0])[:60]}")
     elif several > 1 and working:
         option = facts.options.get("ntasks") or facts.options["ntasks-per-node"]
         why = "a task is a process; cores of one process are requested with --cpus-per-task."
-        if not parallel:
+        if not (parallel or told):
             yield RuleHit(option.start, what, f"write: --cpus-per-task={several}", "note", why)
     elif (facts.gpus_per_node or 0) > 1 and not (_USES_ALL.search(lines) or parallel):
         plain = [

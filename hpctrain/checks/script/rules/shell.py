@@ -613,7 +613,7 @@ rule(
 )
 def arguments_in_text(facts: LintFacts) -> Hits:
     for command in facts.commands:
-        for word in command.words if command.name not in TALKERS else ():
+        for word in command.words if command.name not in TALKERS | {"export"} else ():
             every = [
                 one for one in word.parts if (one.text, one.quoted, one.operand) == ("@", True, "")
             ]
@@ -925,7 +925,7 @@ _SETS_ANY = re.compile(
 _TELLS = re.compile(r"(?<![\w$\{#!%\\-])(\w+)|(?<=\{)(\w+)(?=:?[-=?+])")
 #: Variables that the system, Slurm or the site sets.
 _ELSEWHERE = re.compile(
-    r".*_proxy\Z|(?:SLURM|SBATCH|BASH|LC_|XDG_|EB|LMOD|CRAY|PBS)|\w*(?:SCRATCH|WORK|PROJECT|STORE)"
+    r".*_proxy\Z|(?:SLURM|SBATCH|BASH|LC_|XDG_|EB|LMOD|CRAY|PBS|CONDA|VIRTUAL_ENV)|\w*(?:SCRATCH|WORK|PROJECT|STORE)"
     r"|(?:HOME|USER|LOGNAME|PATH|PWD|OLDPWD|SHELL|TMP|TMPDIR|TEMP|LANG|HOSTNAME|HOSTTYPE|TERM|U?EUID|UID"
     r"|PPID|IFS|OPT\w+|RANDOM|SECONDS|EPOCH\w+|LINENO|FUNCNAME|REPLY|DIRSTACK|CUDA_VISIBLE_DEVICES"
     r"|GROUPS|MACHTYPE|OSTYPE|SHLVL|PIPESTATUS)\Z"
