@@ -374,6 +374,7 @@ def test_a_job_that_slurmctld_has_forgotten_is_known_to_slurmdbd_or_to_nobody(
     )
 
 
+@pytest.mark.slow
 def test_a_silent_slurmctld_is_waited_for_once_in_a_command(cluster: Desk) -> None:
     cluster.program("sacct", f"echo '{accounted('RUNNING')}'")
     cluster.set(HPCTRAIN_SLURM_TIMEOUT="3")

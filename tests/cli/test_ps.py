@@ -158,6 +158,7 @@ def test_slurm_is_silent_and_local_jobs_are_shown(cluster: Desk) -> None:
         assert said.lines[-1].startswith(("fix: ", "hint: "))
 
 
+@pytest.mark.slow
 def test_an_accounting_that_hangs_is_said_and_hides_nothing(cluster: Desk) -> None:
     cluster.set(HPCTRAIN_SLURM_TIMEOUT="3")
     cluster.program("sacct", "sleep 20")

@@ -32,6 +32,7 @@ def ends(pids: list[int]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_a_late_program_has_started_is_killed_with_it(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     with pytest.raises(process.NoAnswerError, match="had not ended after 5 s"):
@@ -214,6 +215,7 @@ def test_modules_load_one_after_the_other_in_the_jobs_shell(
 
 
 @pytest.mark.usefixtures("shell_with_modules")
+@pytest.mark.slow
 def test_a_module_that_hangs(
     context: Callable[..., DoctorContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:

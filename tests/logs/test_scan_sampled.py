@@ -111,6 +111,7 @@ def test_each_start_of_a_job_keeps_errors_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tracebacks", "words"])
+@pytest.mark.slow
 def test_work_grows_with_the_size_and_no_faster(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,7 @@ def test_no_bars(line: str) -> None:
     assert not text.progress_bar(text.clean(line))
 
 
+@pytest.mark.slow
 def test_a_line_of_ten_megabytes_is_cut_with_a_mark_and_keeps_both_ends() -> None:
     said = text.clean(b"begin " + b"\xc3\xa9" * 5_000_000 + b" end")
     assert said.startswith("begin é")

@@ -74,7 +74,7 @@ def test_the_environment_of_an_outer_job_does_not_reach_sbatch(
 @pytest.mark.parametrize(
     "sbatch",
     [
-        "sleep 30",
+        pytest.param("sleep 30", marks=pytest.mark.slow),
         "kill -9 $$",
         (
             "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv"
@@ -108,6 +108,7 @@ def test_no_answer_and_no_job_is_unknown_and_is_not_sent_again(
     assert scheduler().submit(Path("job.sbatch")).job_id == "80", "told once"
 
 
+@pytest.mark.slow
 def test_slurm_that_cannot_be_reached(programs: Programs) -> None:
     programs(
         sbatch=(
@@ -152,6 +153,7 @@ def test_without_accounting_slurmctld_is_asked(programs: Programs) -> None:
     )
 
 
+@pytest.mark.slow
 def test_accounting_that_hangs_hides_no_job_and_is_left_alone_for_a_while(
     programs: Programs,
 ) -> None:

@@ -24,6 +24,7 @@ def test_a_repair_is_safe(case: corpus.Case) -> None:
     assert {one.id for one in after} <= {one.id for one in found}, "it brings no new finding"
 
 
+@pytest.mark.slow
 def test_a_correct_script_stays_as_it_is() -> None:
     cases = [*corpus.CORRECT, *corpus.GOLDEN]
     assert [case.name for case in cases if fix(case.text, "x.sbatch").text != case.text] == []
