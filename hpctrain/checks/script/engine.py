@@ -57,7 +57,10 @@ def fix(text: str, file: str, ids: frozenset[str] | None = None) -> Repair:
     for _ in range(4):
         hits = [(rule.id, hit) for rule, hit in _hits(text, file) if ids is None or rule.id in ids]
         done |= {id_ for id_, hit in hits if hit.edits}
-        text = _edited(text, {edit for _, hit in hits for edit in hit.edits})
+        edits = {edit for _, hit in hits for edit in hit.edits}
+        if not edits:
+            break
+        text = _edited(text, edits)
     return Repair(text, tuple(sorted(done)))
 
 

@@ -7,16 +7,17 @@ import pytest
 from hpctrain.checks.script import fix, lint
 from tests.jobs.lint import lint_corpus as corpus
 
-FIXABLE = [case for case in corpus.WRONG if fix(case.text, "x.sbatch").ids]
-
 
 def bash_reads(text: str) -> bool:
     return subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True).returncode == 0
 
 
-@pytest.mark.parametrize("case", FIXABLE, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", corpus.WRONG, ids=lambda case: case.name)
 def test_a_repair_is_safe(case: corpus.Case) -> None:
     fixed = fix(case.text, "x.sbatch")
+    if not fixed.ids:
+        assert fixed.text == case.text
+        return
     assert bash_reads(fixed.text)
     assert fix(fixed.text, "x.sbatch").ids == (), "a second time changes nothing"
     found, after = case.findings, lint(fixed.text, "x.sbatch")
