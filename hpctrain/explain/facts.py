@@ -240,8 +240,9 @@ def no_log_directory(case: JobContext) -> Proof | None:
 _LEAST_S = 180.0
 #: The same before the first step: model loading, tokenization, kernel compilation.
 _START_S = 1200.0
-#: A pause is a hang from this multiple of the longest usual pause.
-_TIMES = 5.0
+#: A pause is a hang from this multiple of the longest usual pause. Larger for printed steps, of which
+#: there have to be so many: an evaluation or a save may print nothing for long.
+_TIMES, _PRINTED_TIMES, _PRINTED_LEAST = 5.0, 10.0, 5
 #: Growth of a log within these seconds of the end is the closing output of Slurm and the launcher.
 _LAST_WORDS_S = 90.0
 #: Steps between two signs of life if the config sets nothing: the default of logging_steps in
@@ -279,13 +280,29 @@ def silence(case: JobContext) -> Silence | None:
         return None
     signs = _signs(case, until)
     if not signs:
-        return None
+        return _silence_of_output(case, until)
     at, sign = max(signs, key=lambda each: each[0])
     if since is not None and at < since:
         at, sign = since, evidence(SACCT, f"started {clock(since)}, and no sign of life since")
     usual = usual_pause(case)
     least = _START_S if usual is None else max(_LEAST_S, _TIMES * usual)
     return Silence(since=at, until=until, usual=usual, least=least, evidence=sign)
+
+
+def _silence_of_output(case: JobContext, until: float) -> Silence | None:
+    """Return how long the output of a script had not grown that prints its steps only there.
+
+    Closing messages of Slurm and the launcher go to stderr; in one file they hide the silence.
+    """
+    last, since = last_attempt(case), began(case)
+    at = last.output_at if last is not None else None
+    if at is None or since is None or at <= since or case.printed_steps < _PRINTED_LEAST:
+        return None
+    pause = max((at - since) / case.printed_steps, 1.0)
+    words = f"the output grew last {clock(at)}; a step came every {duration(pause)} or sooner"
+    # For a short start, half of it is enough.
+    least = max(min(_LEAST_S, (until - since) / 2), _PRINTED_TIMES * pause)
+    return Silence(since=at, until=until, usual=pause, least=least, evidence=evidence(LOGS, words))
 
 
 def _signs(case: JobContext, until: float) -> list[tuple[float, Evidence]]:

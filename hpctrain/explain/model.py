@@ -282,7 +282,8 @@ class FileFact:
 class AttemptFact:
     """One start of the job (hpctrain.runs.store.Attempt), and its steps.
 
-    Times are seconds since the epoch, by the node's clock.
+    Times are seconds since the epoch, by the node's clock; `output_at`: when its output last grew
+    before the script ended.
     """
 
     name: str
@@ -296,6 +297,7 @@ class AttemptFact:
     first_step: int | None = None
     last_step: int | None = None
     last_logged_at: float | None = None
+    output_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +311,8 @@ class JobContext:
         config: the job config as resolved (keys of config.yaml), if hpctrain rendered the job.
         samples: of the MemoryCallback: for each rank the first, the highest and the last, sorted by
             time.
-        step, max_steps: the last logged step, and the total; `step_s`: seconds per step.
+        step, max_steps: the last logged step, and the total; `step_s`: seconds per step;
+            `printed_steps`: different steps in the end of the output, if there are no samples.
         fit: runs/ID/fit.json.
         gpu_memory_bytes, node_memory_bytes: of a GPU and a node of the partition, if known.
         zone_s: seconds that the clock of the logs is ahead of UTC, for displayed times.
@@ -324,6 +327,7 @@ class JobContext:
     step: int | None = None
     max_steps: int | None = None
     step_s: float | None = None
+    printed_steps: int = 0
     fit: Mapping[str, Any] | None = None
     world_size: int | None = None
     gpus_per_node: int | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -230,6 +231,9 @@ def explained(words: Sequence[str], *, runs_dir: Path | None = None) -> JobExpla
     )
 
 
+_STEP = re.compile(r"(?i)\b(?:step|iter(?:ation)?|batch|update)s?\b\W{0,3}([0-9]{1,12})")
+
+
 def _case_of(meant: ExplainedJob, notes: list[str]) -> JobContext:
     case, samples, extra = JobContext(), set[Sample](), dict[str, Any]()
     if meant.run_dir is not None and meant.run is not None:
@@ -254,6 +258,7 @@ def _case_of(meant: ExplainedJob, notes: list[str]) -> JobContext:
                     first_step=start.first_step if (start := starts.get(attempt.name)) else None,
                     last_step=start.last_step if start else None,
                     last_logged_at=start.last_at if start else None,
+                    output_at=attempt.output_at,
                 )
                 for attempt in meant.run.attempts
             ),
@@ -264,8 +269,12 @@ def _case_of(meant: ExplainedJob, notes: list[str]) -> JobContext:
             fit=predicted.read(meant.run_dir),
         )
         extra["run"] = meant.run.id
+    printed = set[str]()
     for file in meant.files if not samples else ():
-        ends = (line.decode("utf-8", "replace") for line in files.tail(file.path, _END_BYTES))
+        ends = [line.decode("utf-8", "replace") for line in files.tail(file.path, _END_BYTES)]
+        # A progress bar goes to stderr, and does not show how stdout grows.
+        if file.stream != "err":
+            printed |= {match[1] for line in ends if (match := _STEP.search(line)) is not None}
         marked = [line for line in ends if MARK in line]
         samples |= {sample for line in marked[-_TAIL:] if (sample := parse_line(line)) is not None}
     facts = []
@@ -293,6 +302,7 @@ def _case_of(meant: ExplainedJob, notes: list[str]) -> JobContext:
         files=tuple(facts),
         account=account,
         samples=tuple(ordered),
+        printed_steps=len(printed),
         gpus_per_node=gpus if isinstance(gpus, int) else None,
         world_size=ordered[-1].world_size if ordered else asked,
         gpu_memory_bytes=gpu * _MIB or None,

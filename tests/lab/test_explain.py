@@ -89,8 +89,8 @@ TROUBLES: dict[str, Trouble] = {
         ("hang",),
         {
             "launcher": "torchrun",
-            # Three minutes of silence are a hang, and the start takes a minute on a busy machine.
-            "resources": {"gpus": 2, "time": "6", "cpus_per_task": 2, "mem": "1500M"},
+            # Half of it in silence is a hang, and the start takes a minute on a busy machine.
+            "resources": {"gpus": 2, "time": "4", "cpus_per_task": 2, "mem": "1500M"},
         },
     ),
     "killed-rank": Trouble(
