@@ -28,6 +28,7 @@ SLURM = {*ACTING, "squeue", "sacct", "sinfo", "sacctmgr", "sattach", "sbcast"}
 #: `seconds_of` makes a guess.
 LONG = {
     "chaos/test_chaos.py": 550,
+    "explain/test_corpus.py": 30,
     "lab/test_requeue.py": 320,
     "lab/test_end_to_end.py": 230,
     "lab/test_outage.py": 215,

@@ -28,6 +28,7 @@ def wrong_with(kept: corpus.Kept) -> list[str]:
 
 
 @pytest.mark.parametrize("file", sorted({kept.rule or "healthy" for kept in CASES}))
+@pytest.mark.slow
 def test_the_cases_of_a_file_are_explained_as_they_are_expected(file: str) -> None:
     wrong = {
         kept.name: found
