@@ -803,7 +803,8 @@ class _DiagnosisRanker:
         if matching.of_trouble(trouble) is not Recovery.NO:
             return ()
         said = logged_exception(trouble.error) or trouble.error
-        texts = (said, *trouble.lines) if trouble.ending or not trouble.traceback else (said,)
+        behind = trouble.lines if trouble.ending or not trouble.traceback else ()
+        texts = (said, f"{said}\n{trouble.raised.get('code', '')}", *behind)
         where = (*trouble.lines, f"raised by {trouble.raised.get('package')}")
         for rule in self.rules:
             if rule.kind != "hint" or (rule.near and not _found(rule.near, where)):
@@ -812,7 +813,8 @@ class _DiagnosisRanker:
             if match is None or _found(rule.but_not, (match.string,)):
                 continue
             known = {name: value for name, value in match.groupdict().items() if value}
-            evidence = Evidence(file=trouble.file, line=trouble.line, text=match.string[:_EVIDENCE])
+            shown = match.string.partition("\n")[0][:_EVIDENCE]
+            evidence = Evidence(file=trouble.file, line=trouble.line, text=shown)
             hit = Match(
                 rule=rule.id,
                 evidence=evidence,

@@ -375,6 +375,7 @@ class Open:
             first, mine = "".join(mine[:1]), [line for line in mine if line.strip()]
             mine = mine if self.excerpt.ending else mine[: _AROUND + 1]
             shown = [*self._lines_before(), *mine]
+            raised = _raised(self._frames_before())
             error = next((line for line in mine if DEADLY.search(line)), first)
         left_out = len(shown) - _SHOWN_HEAD - _SHOWN_TAIL
         if left_out > 1:
@@ -389,10 +390,15 @@ class Open:
             launcher=is_launcher,
         )
 
-    def _lines_before(self) -> list[str]:
-        before = map(text.label, map(text.clean, self.before.split(b"\n")[-4:]))
+    def _lines_before(self, most: int = 3) -> list[str]:
+        before = map(text.label, map(text.clean, self.before.split(b"\n")[-most - 1 :]))
         own = [each.rest for each in before if each.rank in (None, self.label.rank)]
-        return [line for line in own[-3:] if line.strip()]
+        return [line for line in own[-most:] if line.strip()]
+
+    def _frames_before(self) -> list[str]:
+        """Return the frames of a traceback whose first lines are missing."""
+        lines = reversed(self._lines_before(LINES))
+        return list(itertools.takewhile(lambda line: line.startswith(_INNER), lines))[::-1]
 
 
 def _raised(lines: list[str]) -> dict[str, str]:
