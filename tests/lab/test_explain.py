@@ -192,6 +192,17 @@ MENDED: dict[str, Trouble] = {
         {"resources": {"time": "1"}},
         fix="resources.time",
     ),
+    # The lab has no GPU that could break: the job says of its first node what a broken one says.
+    "mended-node": Trouble(
+        "import os\nnode = os.environ['SLURMD_NODENAME']\n"
+        "place = os.environ['HPCTRAIN_RUN_DIR'] + '/broken'\n"
+        "if not os.path.exists(place):\n    open(place, 'w').write(node)\n"
+        "if open(place).read() == node:\n"
+        "    raise RuntimeError('CUDA error: uncorrectable ECC error encountered')\n"
+        "print('enough')\n",
+        ("ecc",),
+        fix="sbatch.exclude",
+    ),
 }
 
 
