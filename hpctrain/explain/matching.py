@@ -33,9 +33,11 @@ _AGAIN = 50
 _LOGGER = re.compile(r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b[\]:|>)]* ")
 #: A warning: the program continues.
 #: NCCL also writes WARN of a call that failed, which ends the communicator.
-#: bitsandbytes logs a library that it cannot load; only a call of it ends the program.
+#: bitsandbytes logs a library that it cannot load; only a call of it ends the program. torch only
+#: warns of a GPU that it was not built for.
 _WARNING = re.compile(
-    r"(?i)(?<!NCCL )\bwarn(?:ing)?\b|NCCL WARN (?!Call to \w+ failed)|^\W*CUDA Setup failed despite"
+    r"(?i)(?<!NCCL )\bwarn(?:ing)?\b|NCCL WARN (?!Call to \w+ failed|\w+ failure)|^\W*CUDA Setup failed despite"
+    r"|is not compatible with the current PyTorch installation"
 )
 #: Lines from the head of a traceback within which a rule's match belongs to it.
 _WITHIN = 60

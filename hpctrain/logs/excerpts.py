@@ -289,7 +289,7 @@ _HARMLESS = re.compile(
     r"|pip's dependency resolver does not|LD_PRELOAD cannot be preloaded|Unable to create TMPDIR"
     r"|could not lock config file|Unclosed (?:client session|connector)|x11 forwarding|TIOCGWINSZ"
     r"|importing function definition|cannot find name for group|XDG_RUNTIME_DIR|dso_loader|^libGL|bitsandbytes"
-    r"|(?:error|fatal): (?:none\b|0 )|^(?:\S*/)?(?:rm|rmdir|mkdir|unlink|df): "
+    r"|(?:error|fatal)\"?: (?:none\b|null\b|\{\}|0 )|^(?:\S*/)?(?:rm|rmdir|mkdir|unlink|df): "
     r"|\b(?:no|0|without) (?:error|failure)s?\b"
     r"|\b(?:us(?:e|ing) (?:the )?default|skip(?:s|ped|ping)?|ignor(?:ed|ing)|retrying)\b"
 )
