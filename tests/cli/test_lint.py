@@ -247,7 +247,7 @@ def test_a_foreign_script_with_its_findings(desk: Desk) -> None:
     below = " ".join(said.out[said.out.index("   7  srun") :].split())
     assert "[rank-expanded-early]" in below
     document = json.loads(desk.run("lint", "--explain", "--json", "job.sh").out)
-    assert [one["id"] for one in document["lines"][6]["findings"]] == ["rank-expanded-early"]
+    assert "rank-expanded-early" in [one["id"] for one in document["lines"][6]["findings"]]
     chosen = desk.run("lint", "--explain", "--select", "fixed-port", "job.sh")
     assert "rank-expanded-early" not in chosen.out
 

@@ -249,8 +249,11 @@ class SimpleCommand(Element):
 
     @property
     def complete(self) -> bool:
-        """Whether no variable may become more words."""
-        return not any(word.holds_more and word.whole_variable for word in self.argv)
+        """Whether no variable may become more words; those of Slurm are one."""
+        return not any(
+            word.holds_more and word.whole_variable and "SLURM_" not in word.text
+            for word in self.argv
+        )
 
     @property
     def step(self) -> OptionCall | None:

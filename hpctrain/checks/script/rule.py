@@ -87,7 +87,8 @@ REST = r"""(?:\\[\s\S]|"(?:\\[\s\S]|[^"\\])*"|'[^']*'|[^\\\n;|&"'])*?"""
 
 def pattern(finds: str, what: str, fix: str, *, unless: str = r"(?!)") -> Check:
     """Return the check of a job for directives and commands whose text begins with `finds`, if
-    `unless` is nowhere in the script; `what` and `fix` may use its groups.
+    `unless` is nowhere in the script; `what` and `fix` may use its groups. A group `at` is the place
+    of the finding.
     """
     matches, exempts = re.compile(finds).match, re.compile(unless).search
 
@@ -96,7 +97,8 @@ def pattern(finds: str, what: str, fix: str, *, unless: str = r"(?!)") -> Check:
         for start in starts if facts.is_batch and not exempts(facts.text) else ():
             match = matches(facts.text, start)
             if match is not None:
-                yield RuleHit(start, match.expand(what), match.expand(fix))
+                place = match.start("at" if "at" in match.groupdict() else 0)
+                yield RuleHit(place, match.expand(what), match.expand(fix))
 
     return check
 
@@ -159,8 +161,9 @@ HARMLESS = frozenset(
 )
 TALKERS = frozenset({"echo", "printf", "logger"})
 TESTS = frozenset({"[", "[[", "test", "case"})
-_KNOWN_SOURCES = frozenset(
-    {".bashrc", ".bash_profile", ".profile", "activate", "conda.sh", "mamba.sh", "modules.sh"}
+_KNOWN_SOURCES = re.compile(
+    r"(?:^|/)(?:\.bashrc|\.bash_profile|\.profile|activate|(?:conda|mamba|modules)\.sh)\Z"
+    r"|\b(?:conda|mamba)\S*[\"']?[ \t]+shell\b"
 )
 _SHELL_FLAGS = re.compile(
     r"\b(?:ba|da|z|k)?sh((?:\s+[-+]\w+(?:\s+(?:pipefail|errexit|nounset)\b)?)*)(?=\s|\Z)"
@@ -218,6 +221,6 @@ def _switches(facts: LintFacts, name: str, shell: Shell) -> Iterator[tuple[int, 
 def sources(facts: LintFacts) -> bool:
     """Whether the script reads another one, or text that it makes, which may do anything."""
     return any(
-        not _KNOWN_SOURCES & {word.program for word in one.words[1:]}
+        not any(_KNOWN_SOURCES.search(word.text) for word in one.words[1:])
         for one in facts.named("source", ".", "eval")
     )

@@ -239,14 +239,18 @@ def not_an_option(facts: LintFacts) -> Hits:
     "getopt(3)",
 )
 def short_option_equals(facts: LintFacts) -> Hits:
-    for flaw in _flaws(facts, "short-option-equals"):
-        at = facts.text.find("=", flaw.start)
-        yield RuleHit(
+    equals = {
+        flaw: facts.text.find("=", flaw.start) for flaw in _flaws(facts, "short-option-equals")
+    }
+    return [
+        RuleHit(
             flaw.start,
             f"{flaw.text}: the value begins with =",
             f"write: {flaw.hint}",
             edits=[(at, at + 1, " ")],
         )
+        for flaw, at in equals.items()
+    ]
 
 
 @rule(
@@ -400,9 +404,15 @@ def gpu_without_cores(facts: LintFacts) -> Hits:
     # Without srun, the only process has the cores of all tasks.
     most = (facts.gpus_per_node or 1) * 2 if facts.steps else 1
     meant = "$" in (facts.value("ntasks-per-node") or "") or (not bound and tasks > most)
-    if facts.asks_gpus and not told and not meant:
+    asking = [one.start for one in facts.block.options if one.name in (*GPU_OPTIONS, "gres")]
+    steps = [
+        one.at.start
+        for one in facts.steps
+        if one.has(*GPU_OPTIONS) and not one.has("cpus-per-task")
+    ]
+    if (facts.asks_gpus or steps) and not told and not meant:
         yield RuleHit(
-            next(one.start for one in facts.block.options if one.name in (*GPU_OPTIONS, "gres")),
+            min(asking or steps),
             f"the job requests GPUs and {'one core' if few else 'no cores'} for a task",
             "write: #SBATCH --cpus-per-task=8",
         )
@@ -418,10 +428,13 @@ def gpu_without_cores(facts: LintFacts) -> Hits:
 def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
     asked = facts.asks_gpus or any(step.has("gres", *GPU_OPTIONS) for step in facts.steps)
     # Options that have no effect without GPUs.
-    names = ("cpus-per-gpu", "mem-per-gpu", "gpu-bind")
-    found = [facts.options[name] for name in names if name in facts.options]
+    found = [
+        facts.options[name]
+        for name in ("cpus-per-gpu", "mem-per-gpu", "gpu-bind")
+        if name in facts.options
+    ]
     partition = facts.options.get("partition")
-    named = partition and re.search(r"(?:\b|_)gpus?(?:\b|_)", partition.value or "", re.IGNORECASE)
+    named = partition and re.search(r"(?<!no)(?<!no[-_])gpu", partition.value or "", re.IGNORECASE)
     told = {"exclusive", "gres"} & set(facts.options) or facts.block.hetjobs
     # Some sites have no GPU directive; hpctrain omits it only if the profile says so.
     if partition and named and not told and not is_ours(facts) and any(map(works, facts.commands)):
@@ -568,6 +581,57 @@ rule(
     )
 )
 
+rule(
+    "array-id-unused",
+    "note",
+    "each task then runs the same commands and writes into the same files, unless the program itself"
+    " reads SLURM_ARRAY_TASK_ID.",
+    "sbatch(1) --array",
+)(
+    pattern(
+        # A chain of jobs, one after the other, needs no number.
+        r"(?:--array[= ]|-a[= ]?)[\"']?(\d+[-,:%\d]*)(?<!%1)(?<![-,:%]\d%1)(?=[\s\"']|\Z)(?<!\s0)(?<!=0)",
+        r"--array=\1 starts several tasks, and no line uses their number",
+        r'give it to the program, such as: --seed "$SLURM_ARRAY_TASK_ID"',
+        # Those read it themselves, or take their work from a queue.
+        unless=r"(?m)^(?!#)[^\n]*SLURM_ARRAY_TASK|^[ \t]*(?:source|\.)[ \t]|\b(?:R[ \t]+CMD|Rscript|matlab|julia|agent"
+        r"|optuna)\b|^(?!#)[^\n]*\bsrun[^\n]*%\d*a",
+    )
+)
+
+rule(
+    "pattern-in-text",
+    "note",
+    "Slurm replaces patterns in the names of its log files only; elsewhere the characters stay.",
+    "sbatch(1) FILENAME PATTERN",
+    once=True,
+)(
+    pattern(
+        r"(?:(?:--job-name[= ]|-J[= ]?)[\"']?[^\s\"']*?"
+        r"|(?:mkdir|cp|mv|cd|rm|touch|python[\d.]*|(?:export[ \t]+)?\w+=)"
+        r"(?:(?!--output[= ]\S*%|--error|-[oe][ \t]|sbatch|srun|date|printf)[^\n#])*?[/_.=-])"
+        r"(%[jJA](?:_%a)?)(?=[/_.\s\"'-]|\Z)",
+        r"\1 is not in the name of a log",
+        r"write $SLURM_JOB_ID in commands, and leave it out of --job-name",
+    )
+)
+
+rule(
+    "tasks-unplaced",
+    "note",
+    "--mem holds for each node, and Slurm chooses the number of nodes: the job waits for nodes with"
+    " that much memory each, or gets it many times.",
+    "sbatch(1) --ntasks, --mem",
+)(
+    pattern(
+        r"(?:--ntasks[= ]|-n[= ]?)(3[2-9]|[4-9]\d|\d{3,})(?!\S)",
+        r"\1 tasks on any number of nodes, and --mem for each of them",
+        r"add: #SBATCH --nodes=1, or write --mem-per-cpu",
+        unless=r"--nodes|\s-N|tasks-per-node|--nodelist|\s-w[ =]|--mem-per-cpu"
+        r"|\A(?![\s\S]*#SBATCH[^\n]*--mem[= ][1-9])",
+    )
+)
+
 # ---- logs ----------------------------------------------------------------------------------------
 
 
@@ -673,6 +737,9 @@ def _makes(facts: LintFacts, command: SimpleCommand, folder: str) -> bool:
         or f"/{folder}/".endswith(one)
         # Relative, and the end of a path with a variable or of an absolute one.
         or re.search(rf"[\w-]+/{re.escape(folder)}/\Z", one)
+        or re.search(
+            rf"\$\{{?\w*(?:ROOT|REPO|SCRIPT|PROJECT|BASE)\w*\}}?/{re.escape(folder)}/\Z", one
+        )
         # The end of both is the same, and the script names the directory above it.
         or (
             f"/{above[-1]}/" == re.sub(r".*\$\{?\w+\}?", "", one)

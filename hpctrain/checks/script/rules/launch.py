@@ -389,7 +389,7 @@ def fixed_port(facts: LintFacts) -> Hits:
         # Few nodes have more than 8 GPUs.
         or (facts.gpus_per_node or facts.count("gpus-per-task") or 0) >= 8
         # Sites that give GPUs without a request for them give whole nodes.
-        or (facts.least_nodes > 1 and not facts.asks_gpus)
+        or ((facts.least_nodes > 1 or "hsn0" in facts.text) and not facts.asks_gpus)
     )
     if not facts.is_batch or (facts.launches and not meeting) or alone:
         return ()
@@ -484,11 +484,13 @@ rule(
     once=True,
 )(
     pattern(
-        r"mkdir[ \t]+(?:-p[ \t]+)?[\"']?\$\{?(\w*TMP\w*|\w*CACHE_DIR)\b",
-        r"mkdir makes $\1 on the first node alone",
-        r'write: srun --ntasks-per-node=1 mkdir -p "$\1"',
-        unless=r"\A(?!(?=[\s\S]*\n#SBATCH[^\n]*\s(?:--nodes[= ]|-N[= ]?)(?:[2-9]|\d\d))"
-        r"[\s\S]*(?:TMP\w*|CACHE_DIR)=[\"']?/(?:tmp|dev/shm)\b)|srun[^\n]*mkdir",
+        r"mkdir[ \t]+(?:-p[ \t]+)?[\"']?(\$\{?(?:\w*TMP\w*|\w*CACHE_DIR|\w*DB_PATH)\}?"
+        r"|/(?:tmp|dev/shm|mnt/bb)/[^\s\"']+)",
+        r"mkdir makes \1 on the first node alone",
+        r'write: srun --ntasks-per-node=1 mkdir -p "\1"',
+        unless=r"\A(?!(?=[\s\S]*(?:\n#SBATCH[^\n]*\s(?:--nodes[= ]|-N[= ]?)(?:[2-9]|\d\d)"
+        r"|\bsrun[ \t]+-(?:N[ \t]*|-nodes=)[\"']?\$))[\s\S]*[=\s\"']/(?:tmp|dev/shm|mnt/bb)\b)"
+        r"|srun[^\n]*mkdir|standalone",
     )
 )
 
@@ -857,6 +859,134 @@ rule(
     )
 )
 
+rule(
+    "nodes-by-hand",
+    "note",
+    "with another --nodes, in the script or on the command line, the launchers wait for nodes that"
+    " are missing.",
+    "torch/distributed/run.py",
+    once=True,
+)(
+    pattern(
+        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(?:torchrun|python[\d.]*|accelerate|env)\b{REST}(?<=[\s\"'])"
+        r"(?P<at>--n?nodes[= ]|--num_(?:nodes|machines)[= ]|trainer\.n(?:um_)?nodes=)([2-9]|\d\d)(?=[\s\"'])",
+        r"\1\2 repeats the number of nodes",
+        r"write: \1$SLURM_NNODES",
+    )
+)
+
+rule(
+    "world-size-by-hand",
+    "note",
+    "the number of processes is that of the tasks: with another number they wait for each other, or"
+    " some get a rank that is too high.",
+    "srun(1) OUTPUT ENVIRONMENT VARIABLES; torch.distributed",
+)(
+    pattern(
+        r"(?:export[ \t]+)?WORLD_SIZE=[\"']?([2-9]|\d\d+|\$\{?SLURM_(?:NNODES|JOB_NUM_NODES)\}?)(?=[\s\"';])",
+        r"WORLD_SIZE is \1, whatever the number of tasks",
+        r"srun bash -c 'export WORLD_SIZE=$SLURM_NTASKS; exec python train.py'",
+        # Launchers set it themselves.
+        unless=r"torchrun|torch\.distributed|accelerate|deepspeed|lightning"
+        r"|NODES\}?[\"']?\n[\s\S]*\bsrun\b(?![\s\S]*-per-node[ =]+[2-9])"
+        r"|\A(?![\s\S]*\bsrun\b)",
+    )
+)
+
+rule(
+    "port-without-address",
+    "note",
+    "torch needs both, unless the program sets the other one: MASTER_ADDR expected, but not set.",
+    "torch/distributed/rendezvous.py",
+    once=True,
+)(
+    pattern(
+        r"(?:export[ \t]+)?MASTER_PORT=",
+        r"MASTER_PORT is set, and MASTER_ADDR is not",
+        f"add: export {_FIRST}",
+        unless=r"(?im)^(?![ \t]*#)[^\n]*(?:master_?addr|torchrun|torch\.distributed|accelerate|(?<!_)deepspeed\b|rdzv"
+        r"|main_process|ray\b|source |--master|lightning)",
+    )
+)
+
+rule(
+    "transport-disabled",
+    "note",
+    "the GPUs then exchange their data through the memory of the node, or through a slower network.",
+    "NCCL documentation, environment variables",
+    once=True,
+)(
+    pattern(
+        r"(?:export[ \t]+)?(?:\w+=\S*[ \t]+)*?(NCCL_(?:P2P|IB|SHM)_DISABLE=[\"']?1)\b",
+        r"\1 turns off a fast connection",
+        r"remove it, unless NCCL fails without it",
+        # Those have no direct connection, or no other GPU.
+        unless=r"(?i)rtx|[34]090|[34]080|\ba\d000|\bl40s?\b|2080|\A(?![\s\S]*\n#SBATCH[^\n]*"
+        r"(?:gpu\S*[=:][ ]?(?:[2-9]|\d\d)\b|--nodes[= ][2-9]|\s-N[ =]?[2-9]))"
+        r"|\A(?![\s\S]*(?:P2P|SHM)_DISABLE)(?![\s\S]*\n#SBATCH[^\n]*(?:--nodes[= ]|\s-N[ =]?)(?:[2-9]|\d\d))",
+    )
+)
+
+rule(
+    "devices-unset",
+    "note",
+    "Slurm sets it to the GPUs of the job; where the site does not limit devices, programs then use"
+    " those of other jobs.",
+    "sbatch(1) --gpus-per-node",
+    once=True,
+)(
+    pattern(
+        r"unset[ \t]+(?:\w+[ \t]+)*CUDA_VISIBLE_DEVICES\b",
+        r"CUDA_VISIBLE_DEVICES is removed",
+        r"remove the line",
+        unless=r"CUDA_VISIBLE_DEVICES=",
+    )
+)
+
+rule(
+    "gpus-counted",
+    "note",
+    "nvidia-smi lists the GPUs of the node, also those of other jobs where the site does not limit"
+    " devices.",
+    "sbatch(1) OUTPUT ENVIRONMENT VARIABLES",
+    once=True,
+)(
+    pattern(
+        r"(?:export[ \t]+)?(\w+)=[\"']?(?:\$\(|`)nvidia-smi[^)`\n]*\|[ \t]*(?:wc[ \t]+-l|grep[ \t]+-c)",
+        r"\1 is the number of GPUs of the node",
+        r"write: \1=$SLURM_GPUS_ON_NODE",
+    )
+)
+
+rule(
+    "ssh-without-command",
+    "warning",
+    "without a terminal it ends at once; the lines below run on the first node, and not on the other"
+    " one.",
+    "ssh(1)",
+    once=True,
+)(
+    pattern(
+        r"ssh[ \t]+(?:-[A-Za-z][ \t]+)*[\"']?(\$\{?\w+\}?)[\"']?[ \t]*(?=[\n;]|\Z)",
+        r"ssh \1 has no command",
+        r"write: ssh \1 'mkdir -p …; cp …'",
+    )
+)
+
+rule(
+    "loop-input-taken",
+    "warning",
+    "the program reads the rest of the list, and the loop ends after its first line.",
+    "srun(1) --input; bash(1) REDIRECTION",
+)(
+    pattern(
+        r"(?m)(?:IFS=\S*[ \t]+)?read\b(?![^\n]*[ \t]-u|[^\n]*<&)[^\n]*\n?[ \t]*do\b(?:(?!^[ \t]*done\b)[\s\S])*?"
+        rf"^[ \t]*(?P<at>srun|ssh)\b(?!{REST}(?:<|[ \t]-n[ \t]|--input|--pty)|{REST}&[ \t]*$)",
+        r"\1 in the loop reads the list of the loop",
+        r"write: \1 … < /dev/null",
+    )
+)
+
 # ---- Slurm's variables ---------------------------------------------------------------------------
 
 _TASKS = (
@@ -907,26 +1037,6 @@ def srun_cpus_per_task(facts: LintFacts) -> Hits:
             )
 
 
-@rule(
-    "expanded-at-submission",
-    "error",
-    "the shell that writes the heredoc expands it, before there is a job; the script of the job gets"
-    " an empty text.",
-    "bash(1) Here Documents",
-)
-def expanded_at_submission(facts: LintFacts) -> Hits:
-    for command in facts.commands if not facts.is_batch else ():
-        for heredoc in command.heredocs:
-            for part in heredoc.expansions() if "#SBATCH" in heredoc.text else ():
-                own = re.match(r"SLURM_(?!SUBMIT|CONF)", part.text)
-                if part.kind == "var" and own and not part.operand:
-                    yield RuleHit(
-                        part.start,
-                        f"${part.text} is expanded at submission",
-                        f"write: \\${part.text}",
-                    )
-
-
 rule(
     "slurm-variable-misspelt",
     "warning",
@@ -973,36 +1083,6 @@ rule(
         unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*\s(?:--array|-a)[= ]?[\"']?0\b)",
     )
 )
-
-
-@rule(
-    "array-index",
-    "error",
-    "the last tasks get an empty text instead of an element, and the first elements may have no task.",
-    "bash(1) Arrays; sbatch(1) --array",
-)
-def array_index(facts: LintFacts) -> Hits:
-    last = re.fullmatch(r"\d+-(\d+)(?:%\d+)?", facts.value("array") or "")
-    counts = {
-        one.name: len(one.array)
-        if one.array
-        and not one.append
-        and command.scope.kind == "file"
-        and all(word.is_literal and not set("*?{") & set(word.text) for word in one.array)
-        else 10**6  # unknown
-        for one, command in facts.assigned()
-    }
-    for part, _ in facts.variables(*counts) if last else ():
-        count, index = (
-            counts[part.text],
-            re.fullmatch(r"\[\$?\{?SLURM_ARRAY_TASK_ID\}?\]", part.operand),
-        )
-        if last and index and int(last[1]) >= count:
-            yield RuleHit(
-                part.start,
-                f"{part.text} has the elements 0 to {count - 1}, and the last task takes {last[1]}",
-                f"write: #SBATCH --array=0-{count - 1}",
-            )
 
 
 @rule(

@@ -18,7 +18,6 @@ from hpctrain.checks.script.rule import (
     Hits,
     RuleHit,
     in_another_branch,
-    is_ours,
     option_on,
     pattern,
     rule,
@@ -125,10 +124,11 @@ def _works_long(command: SimpleCommand, *, calls_work: bool) -> bool:
         or built
         or command.call
         or calls_work
+        or (command.name == "wait" and len(command.words) == 2)
     )
     words = command.call.rest if command.call else command.words
     line = " ".join(word.program for word in words)
-    small = _SMALL.search(line) or (command.call and command.call.starts in HARMLESS)
+    small = _SMALL.search(line) or (command.call and command.call.starts in HARMLESS - {"env"})
     return bool(known and not small and not idle)
 
 
@@ -227,7 +227,8 @@ def _is_handled(ends: list[SimpleCommand], following: SimpleCommand | None) -> b
         return False
     return (bool(following.words) and following.name not in TESTS | TALKERS) or any(
         # Where another failure ends the job, this one is only reported on purpose.
-        one.start >= following.start or (not following.words and any(one.expansions()))
+        one.start >= following.start
+        or (one.name in ("exit", "return") and not following.words and any(one.expansions()))
         for one in reversed(ends)
     )
 
@@ -563,7 +564,8 @@ rule(
     once=True,
 )(
     pattern(
-        r"(?<=\n)((?:cd|pushd)[ \t]+[\"']?[\w.][^\s;&|$`]*[ \t]*(?=[\n;#]|\Z)|python3?[ \t]+\.\./\S+)",
+        r"(?<=\n)((?:cd|pushd)[ \t]+[\"']?[\w.][^\s;&|$`]*[ \t]*(?=[\n;#]|\Z)|python3?[ \t]+\.\./\S+"
+        r"|eval[ \t]+\"?\$\(\.{1,2}/[^\s)]+)",
         r"\1 depends on where sbatch is called, and may fail",
         r"write above it: cd /path/of/the/project || exit 1",
         unless=r"(?m)^[ \t]*(?:cd|pushd)[ \t]+[\"']?[/~$]|^[ \t]*set -\w*e|^#!.*\s-\w*e|errexit|--chdir"
@@ -581,21 +583,23 @@ rule(
     pattern(
         r"(?:export[ \t]+)?(\w+)=([\"']?)(/(?:tmp|dev/shm)/[\w/-]+)\2[ \t]*(?=[\n#]|\Z)",
         r"\1 is \3 in every job",
-        r'write: \1="\3-$SLURM_JOB_ID", and: trap \'rm -rf "$\1"\' EXIT',
+        'write: \\1="\\3-$SLURM_JOB_ID", and: trap \'rm -rf "$\\1"\' EXIT',
     )
 )
 
 rule(
     "install-in-job",
     "note",
-    "compute nodes often have no internet, and the installation changes the environment under your"
+    "compute nodes often have no internet, and an installation changes the environment under your"
     " running jobs.",
     "pip documentation",
     once=True,
 )(
     pattern(
         rf"(?:\S*python[\d.]*[ \t]+-m[ \t]+)?((?:(?:uv[ \t]+)?pip3?|conda|mamba|micromamba)[ \t]+install"
-        rf"|uv[ \t]+sync|poetry[ \t]+install)\b"
+        rf"|uv[ \t]+sync|poetry[ \t]+install|git[ \t]+clone"
+        r"|wget(?![^\n]*(?:localhost|127\.0|/dev/null|--spider))|(?:huggingface-cli|hf)[ \t]+download"
+        rf"|python3?[ \t]+(?:\S*/)?download\w*\.py)\b"
         rf"(?!{REST}(?:--no-index|--offline|--dry-run))",
         r"\1 runs in the job",
         r"run it once before, on a login node",
@@ -630,9 +634,10 @@ rule(
 )(
     pattern(
         r"(?!(?:echo|printf|logger)\b)(?:\\[\s\S]|\"[^\"\n]*\"|'[^'\n]*'|[^\\\n;|&\"'#])*?"
-        r"(?<=\s)(\$[@*])(?=[\s;|&)]|\Z)",
-        r"\1 has no quotes",
-        r'write: "$@"',
+        r"(?<=\s)(\$[@*])(?=[\s;|&)]|\Z)|(?:export[ \t]+)?(\w+)=[\"']?\$[@*][\"']?[ \t]*(?=[\n;#])"
+        r"(?=[\s\S]*\$\{?\2\b)",
+        r"\1\2 does not keep the arguments apart",
+        r'write "$@", or keep them in an array: args=("$@"), and then "${args[@]}"',
     )
 )
 
@@ -652,28 +657,13 @@ rule(
 )
 
 rule(
-    "empty-setting",
-    "warning",
-    "the script tests for the empty value, and ends there.",
-    "bash(1) CONDITIONAL EXPRESSIONS",
-)(
-    pattern(
-        r"(\w+)=(?:\"\"|'')[ \t]*(?=[#\n])(?![\s\S]*?\n[^#\n]*\b\1\+?=)(?=[\s\S]*?\bif[ \t]+\[\[?[ \t]"
-        r"+-z[ \t]+\"?\$\{?\1\b[^\n]*(?:\n[^\n]*){1,4}?\bexit[ \t]+[1-9])",
-        r"\1 is empty",
-        r"write its value: \1=…",
-        unless=r"\bread\b|\bgetopts\b",
-    )
-)
-
-rule(
     "output-overwritten",
     "note",
     "the next job empties the file, and two jobs at once mix their lines.",
     "bash(1) REDIRECTION",
 )(
     pattern(
-        rf"(?:\S*/)?(?:srun|python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec)\b{REST}"
+        rf"(?:(?:\S*/)?(?:srun|python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec)\b|\./\S+|\$\w+){REST}"
         r"(?<=\s)(?:1?>[ \t]*(?=\S+[ \t]+2>&1)|&>[ \t]*)(?!/dev)([\w./-]+?)(\.\w+)?(?=\s|\Z)",
         r"every job writes into \1\2",
         r"write: > \1_$SLURM_JOB_ID\2",
@@ -741,6 +731,147 @@ rule(
     )
 )
 
+rule(
+    "exit-zero",
+    "warning",
+    "exit code 0 is success: the job is COMPLETED to Slurm, and to afterok, though nothing ran.",
+    "sbatch(1); bash(1) exit",
+)(
+    pattern(
+        r"(?i)\[\[?[ \t]+"
+        # An argument is missing; or something else is, and a message says so.
+        r"(?:(?:-z[ \t]+[\"']?\$\{?\d[^\n]*?|[\"']?\$#[\"']?[ \t]+-(?:lt|eq|ne|le)[ \t]+\d+)"
+        r"[ \t]*\]\]?[ \t]*;?[ \t]*\n?[ \t]*then[ \t]*\n"
+        r"|[^\n]*?(?:-z|![ \t]+-[fdesr])[ \t][^\n]*?\]\]?[ \t]*;?[ \t]*\n?[ \t]*then[ \t]*\n"
+        r"[ \t]*(?:echo|printf)[^\n]*(?:\berror|usage|please|supply|provide|required|missing"
+        r"|not found|not exist|not set)[^\n]*\n)"
+        r"(?:[ \t]*(?:echo|printf|usage|print_usage|cat|#)[^\n]*\n|[ \t]*\n){0,8}"
+        r"[ \t]*(?P<at>exit(?:[ \t]+0)?)[ \t]*(?=[;\n#])",
+        r"something is missing, and the script ends with: \1",
+        r"write: exit 1",
+    )
+)
+
+rule(
+    "shared-directory-removed",
+    "note",
+    "a second job uses the same directory, and loses its files when the first one ends.",
+    "sbatch(1) OUTPUT ENVIRONMENT VARIABLES",
+    once=True,
+)(
+    pattern(
+        r"mkdir[ \t]+(?:-p[ \t]+)?[\"']?((?:/|\$\{?(?:HOME|SCRATCH|WORK|TMP)\b)"
+        r"(?:[\w./-]|\$\{?(?:USER|HOME|SCRATCH|WORK)\}?|\})+)"
+        r"[\"']?[ \t]*\n(?=[\s\S]*\n[ \t]*rm[ \t]+-\w*r\w*[ \t]+[\"']?\1/?[\"']?[ \t]*(?:[\n;#]|\Z))",
+        r"every job makes and removes \1",
+        r"write: \1-$SLURM_JOB_ID",
+    )
+)
+
+rule(
+    "argument-unchecked",
+    "note",
+    "sbatch starts the script without it too; the program then gets an empty text, or the next word.",
+    "bash(1) PARAMETERS",
+    once=True,
+)(
+    pattern(
+        r"(?!(?:echo|printf|test|shift|awk|trap)\b|[\[-])(?:[^\n'#;|&]|\\\n)*?\$(?:1|\{1\})(?!\d)",
+        r"nothing tests whether $1 is given",
+        r'write above it: : "${1:?usage: sbatch SCRIPT ARGUMENT}"',
+        unless=r"\$#|\$\{?@|\$\*|\$\{\d[:?+=-]|(?<!\w)-[zn][ \t]|\$\{?1\}?[\"']?[ \t]+(?:[!=]|-[a-z])"
+        r"|set[ \t]+-\w*u|-o nounset|getopts|\bshift\b|case[ \t]+[\"']?\$\{?1|\(\)|\bfunction\b|:\?|#!.*-\w*u",
+    )
+)
+
+rule(
+    "name-without-dollar",
+    "warning",
+    "the program gets the name as a text, and not the value.",
+    "bash(1) PARAMETERS",
+)(
+    pattern(
+        r"(?:export[ \t]+)?([A-Za-z]\w*_\w+)[ \t]*=(?!=)[^\n]*\n"
+        r"[\s\S]{0,20000}?\n?[^\n#]*\.(?:py|sh|R|jl)[ \t]+(?P<at>\1)(?=[ \t\n;&|\\]|\Z)",
+        r"\1 has no $ where it is used",
+        r'write there: "$\1"',
+    )
+)
+
+rule(
+    "cd-in-step",
+    "note",
+    "when it fails, the shell continues, and the program runs in another directory.",
+    "bash(1) cd",
+    once=True,
+)(
+    pattern(
+        r"(?:srun|singularity|apptainer|bash)\b[^\n]*?(?:\\\n[^\n]*?)*?[ \t]-l?c[ \t]+"
+        r"[\"'](?![\"']|[^\n]*\bset -)\s*(?:[^\n&|;]*[;\n]\s*){0,6}?"
+        r"(?P<at>cd[ \t]+[^\s;&|]+)[ \t]*[;\n](?=\s*\w)",
+        r"nothing tests: \1",
+        r"write: \1 || exit 1",
+    )
+)
+
+rule(
+    "errexit-before-startup",
+    "note",
+    "with set -e any command of it that fails ends the job, such as a test that is false.",
+    "bash(1) set -e",
+    once=True,
+)(
+    pattern(
+        r"(?:source|\.)[ \t]+[\"']?(\S*/\.(?:bashrc|bash_profile|profile))\b(?![^\n]*\|\|)",
+        r"\1 runs under set -e",
+        r"move `set -e` below it",
+        unless=r"\A(?![\s\S]*?\n[ \t]*set[ \t]+-\w*e(?:(?!set[ \t]+\+\w*e)[\s\S])*?"
+        r"\n[ \t]*(?:source|\.)[ \t][^\n]*/\.(?:bashrc|bash_profile|profile)\b)",
+    )
+)
+
+rule(
+    "mkdir-again",
+    "note",
+    "mkdir fails when the directory exists, that is, in every job but the first.",
+    "mkdir(1)",
+    once=True,
+)(
+    pattern(
+        r"mkdir[ \t]+(?!-)[\"']?((?:[\w./~-]|\$\{?(?:USER|HOME|SCRATCH|WORK)\}?)+)[\"']?[ \t]*(?=[\n;#]|\Z)",
+        r"mkdir \1 fails in the next job",
+        r"write: mkdir -p \1",
+        unless=r"!?[ \t]+-[de][ \t]|\brm[ \t]+-\w*r|SLURM_TMPDIR|\bcd[ \t]+[\"']?\$\{?\w*(?:JOB_?ID|TMP)",
+    )
+)
+
+
+@rule(
+    "workers-over-cores",
+    "note",
+    "the workers of all processes share the cores of the task, and wait for each other.",
+    "torch.utils.data.DataLoader",
+    once=True,
+)
+def workers_over_cores(facts: LintFacts) -> Hits:
+    cores = facts.count("cpus-per-task") or 0
+    counts = {one.command: one.number("nproc_per_node", "num_processes") for one in facts.launches}
+    for command in facts.commands if cores and not facts.block.hetjobs else ():
+        processes = counts.get(command) or 1
+        match = _WORKERS.search(" ".join(word.text for word in command.argv))
+        if match is not None and processes * int(match[2]) > max(cores, 4):
+            yield RuleHit(
+                command.start,
+                f"{processes} x {match[2]} data loader workers, and --cpus-per-task is {cores}",
+                f"write: {match[1]}{max(1, cores // processes)}",
+            )
+
+
+_WORKERS = re.compile(
+    r"(?<=\s)(--(?:data_?loader_?)?n(?:um)?[-_]workers[ =]|--workers[ =]|(?:\w+\.)*num_workers=)"
+    r"(\d{1,3})(?!\S)"
+)
+
 # ---- signals -------------------------------------------------------------------------------------
 
 
@@ -752,28 +883,6 @@ def _trapped(trap: SimpleCommand) -> list[str]:
 def _batch_traps(facts: LintFacts, signal: str) -> list[SimpleCommand]:
     traps = [one for one in facts.named("trap") if one.place == "batch"]
     return [trap for trap in traps if signal in _trapped(trap)]
-
-
-@rule(
-    "trap-without-signal",
-    "warning",
-    "Slurm sends USR1 and USR2 only where --signal requests it; at the time limit it sends TERM.",
-    "sbatch(1) --signal",
-    once=True,
-)
-def trap_without_signal(facts: LintFacts) -> Hits:
-    sends = re.search(r"\b(?:kill|pkill|scancel)\b.*USR|--signal|SIGNAL=", facts.text)
-    told = sends or is_ours(facts) or not facts.is_batch or "signal" in facts.options
-    return [
-        RuleHit(
-            trap.start,
-            f"nothing sends {signal}: there is no --signal",
-            f"add: #SBATCH --signal=B:{signal}@120",
-        )
-        for signal in ("USR1", "USR2")
-        for trap in _batch_traps(facts, signal)
-        if not told
-    ]
 
 
 @rule(
@@ -925,7 +1034,7 @@ _SETS_ANY = re.compile(
 _TELLS = re.compile(r"(?<![\w$\{#!%\\-])(\w+)|(?<=\{)(\w+)(?=:?[-=?+])")
 #: Variables that the system, Slurm or the site sets.
 _ELSEWHERE = re.compile(
-    r".*_proxy\Z|(?:SLURM|SBATCH|BASH|LC_|XDG_|EB|LMOD|CRAY|PBS|CONDA|VIRTUAL_ENV)|\w*(?:SCRATCH|WORK|PROJECT|STORE)"
+    r".*(?:_proxy|_HOME|_PREFIX|_CACHE|TMPDIR)\Z|\W|\d|(?:SLURM|MASTER_|SBATCH|BASH|LC_|XDG_|EB|LMOD|CRAY|PBS|CONDA|VIRTUAL_ENV)|\w*(?:SCRATCH|WORK|PROJECT|STORE)"
     r"|(?:HOME|USER|LOGNAME|PATH|PWD|OLDPWD|SHELL|TMP|TMPDIR|TEMP|LANG|HOSTNAME|HOSTTYPE|TERM|U?EUID|UID"
     r"|PPID|IFS|OPT\w+|RANDOM|SECONDS|EPOCH\w+|LINENO|FUNCNAME|REPLY|DIRSTACK|CUDA_VISIBLE_DEVICES"
     r"|GROUPS|MACHTYPE|OSTYPE|SHLVL|PIPESTATUS)\Z"
@@ -942,19 +1051,20 @@ _ELSEWHERE = re.compile(
 def variable_unset(facts: LintFacts) -> Hits:
     known = not facts.is_batch or sources(facts) or _SETS_ANY.search(facts.text)
     told = {name for names in _TELLS.findall(facts.text) for name in names}
+    assigned = " ".join(one.name for one, _ in facts.assigned())
     for command in facts.commands if not known else ():
         ends = option_on(facts, "nounset", command.shell, command.start)
+        shown = command.name in TALKERS | TESTS and not ends
         # The environment or a module may have those with capital letters.
         form = (
-            r"[a-z][a-z0-9_]*\Z"
-            if not ends or any(facts.named("module", "ml"))
-            else r"[A-Za-z]\w*\Z"
+            r"[a-z][a-z0-9_]*\Z" if shown or any(facts.named("module", "ml")) else r"[A-Za-z]\w*\Z"
         )
         for part in command.expansions():
             name = part.text
-            plain = part.kind == "var" and not part.operand and re.match(form, name)
+            plain = part.kind == "var" and not part.operand
+            likely = re.match(form, name) or re.search(rf"_{re.escape(name)}\b", assigned)
             here = (part.place or command.place) == "batch" and not _ELSEWHERE.match(name)
-            if plain and here and name not in told:
+            if plain and likely and here and name not in told:
                 yield RuleHit(
                     part.start,
                     f"nothing in the script sets ${name}",
