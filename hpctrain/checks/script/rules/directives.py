@@ -632,6 +632,32 @@ rule(
     )
 )
 
+rule(
+    "dependency-fixed",
+    "warning",
+    "Slurm forgets jobs that have ended: sbatch then refuses the script, or the job never starts.",
+    "sbatch(1) --dependency; slurm.conf(5) MinJobAge",
+)(
+    pattern(
+        r"(?:--dependency[= ]|-d[= ]?)([\w:,?+]*:\d+)(?!\S)",
+        r"the job waits for \1, a job of one day",
+        r"remove the line, and: sbatch --dependency=afterok:JOBID SCRIPT",
+    )
+)
+
+rule(
+    "node-fixed",
+    "note",
+    "the job waits while that node is busy, reserved or down, although others are free.",
+    "sbatch(1) --nodelist",
+)(
+    pattern(
+        r"(?:--nodelist[= ]|-w[= ]?)([\w.-]*\d)(?=\s|\Z)",
+        r"the job runs on \1 only",
+        r"remove it, or request what the node has: --constraint, --partition, --gpus-per-node=TYPE:N",
+    )
+)
+
 # ---- logs ----------------------------------------------------------------------------------------
 
 
@@ -712,8 +738,12 @@ def log_directory(facts: LintFacts) -> Hits:
         makes = [one for one in facts.named("mkdir") if _makes(facts, one, folder)]
         relative = folder.strip("./") and not folder.startswith(("/", "~"))
         if makes and folder and makes[0].place == "batch":
-            what = f"{folder} is made by the job whose --{option.name} needs it"
-            yield RuleHit(makes[0].start, what, f"before sbatch: mkdir -p {folder}", "warning")
+            yield RuleHit(
+                makes[0].start,
+                f"{folder} is made by the job whose --{option.name} needs it",
+                f"before sbatch: mkdir -p {folder}",
+                "warning",
+            )
         elif (relative or re.search(r"%\d*[jJA]", folder)) and not makes and "$" not in folder:
             yield RuleHit(
                 option.start,

@@ -398,7 +398,15 @@ def fixed_port(facts: LintFacts) -> Hits:
     words = [
         (one.name, one.word)
         for one, _ in facts.assigned(
-            *("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT", "MAIN_PORT", "DIST_PORT")
+            *(
+                "MASTER_PORT",
+                "MAIN_PROCESS_PORT",
+                "RDZV_PORT",
+                "MAIN_PORT",
+                "DIST_PORT",
+                "PORT",
+                "port",
+            )
         )
         if not ignored or re.search(rf"\$\{{?{one.name}\b", facts.text)
     ]
@@ -413,10 +421,10 @@ def fixed_port(facts: LintFacts) -> Hits:
             word.parts[-1].start,
             f"{name} always has the port {port[1]}",
             # Below 32768, where Linux's ephemeral ports begin.
-            "write: MASTER_PORT=$((20000 + SLURM_JOB_ID % 9000))",
+            f"write: {name if name[0] != '-' else 'MASTER_PORT'}=$((20000 + SLURM_JOB_ID % 9000))",
         )
         for name, word in reversed(words)
-        if (port := re.search(r"(?:^|:|:-)(\d{2,5})\}?\Z", word.text, re.ASCII))
+        if (port := re.search(r"(?:^|:|:-)(\d{4,5})\}?\Z", word.text, re.ASCII))
         if word.parts[-1].kind != "arith"
     }
     return found.values()
@@ -801,11 +809,11 @@ rule(
 )(
     pattern(
         # A variable of another name may contain --nv.
-        rf"(?:srun\b{REST}(?<=\s))?(singularity|apptainer)\s+exec\s(?:\\\n|[^\\\n;|&$]"
+        rf"(?:srun\b{REST}(?<=\s))?(singularity|apptainer)\s+(exec|run)\s(?:\\\n|[^\\\n;|&$]"
         r"|\$\{?\w*(?i:img|image|sif|container|pwd|home|user|dir)\w*)*?"
         r"(?<=[\s/])(?:python3?|torchrun|accelerate|deepspeed)\s(?!-m pip )",
-        r"\1 exec has no --nv",
-        r"add --nv after exec",
+        r"\1 \2 has no --nv",
+        r"write: \1 \2 --nv",
         # Another step with --nv: this one may be meant for the CPU. ROCm works without an option.
         unless=r"(?i)--nv|rocm|_NV\b|\A(?![\s\S]*#SBATCH[^\n]*gpu)",
     )
@@ -1048,7 +1056,9 @@ rule(
         r"[^\n;|&]{0,400}?\$\{?(SLURM_(?:ARRAY_?(?:TASKID|TASK|ID|INDEX)|TASK_ID|NODE_LIST|JOB_NODE_LIST|JOB_NODES|NTASK"
         r"|N_TASKS|NUM_TASKS|NNODE|NUM_NODES|N_NODES|CPU_PER_TASK|CPUS_PER_TASKS|NCPUS|NUM_CPUS|GPU_PER_NODE"
         r"|GPUS_PER_NODES|NUM_GPUS|NGPUS|GPU_ON_NODE|PROC_ID|LOCAL_ID|NODE_ID|SUBMIT_DIRECTORY|JOBNAME"
-        r"|JOBNODELIST|RANK|WORLD_SIZE))(?!\w|:?[-+?=])",
+        r"|JOBNODELIST|RANK|WORLD_SIZE|STDOUT|STDERR"
+        r"|(?:JOB_?ID|JOB_NAME|CPUS_PER_TASK|NTASKS|NNODES|PROCID|LOCALID|NODEID|ARRAY_TASK_ID|ARRAY_JOB_ID|SUBMIT_DIR"
+        r"|GPUS_ON_NODE)[A-Za-z]+))(?!\w|:?[-+?=])",
         r"Slurm sets no $\1",
         r"see: man sbatch, OUTPUT ENVIRONMENT VARIABLES",
         unless=r"\bSLURM_\w+=",

@@ -99,7 +99,11 @@ def _workers(facts: LintFacts) -> set[SimpleCommand]:
         scope.name
         for scope, body in facts.inside.items()
         if scope.kind == "function"
-        if not any(one.name in _GIVES_UP or _reads_status(one) for one in body)
+        if not any(
+            (one.name in _GIVES_UP and one.words[-1].text not in ("0", "return"))
+            or _reads_status(one)
+            for one in body
+        )
         if any(works(one) and not _is_condition(facts, one) for one in body)
     }
     return {
@@ -191,8 +195,11 @@ def work_in_background(facts: LintFacts) -> Hits:
             if one.start > last.start and one not in work
         )
         if ends and last.scope.inside("function", "$(") is None:
-            what = f"{last.name or 'the step'} runs in the background, and nothing waits for it"
-            yield RuleHit(last.start, what, "write below it: wait")
+            yield RuleHit(
+                last.start,
+                f"{last.name or 'the step'} runs in the background, and nothing waits for it",
+                "write below it: wait",
+            )
 
 
 @rule(
@@ -203,10 +210,11 @@ def work_in_background(facts: LintFacts) -> Hits:
     "bash(1) wait",
 )
 def wait_without_pid(facts: LintFacts) -> Hits:
+    working = [*_workers(facts), *facts.named("ssh")]
     first_start = {
         one.shell: one.start
-        for one in reversed(facts.commands)
-        if one.is_background and (works(one) or one.name == "ssh")
+        for one in sorted(working, key=lambda one: -one.start)
+        if one.is_background
     }
     return [
         RuleHit(
@@ -872,6 +880,24 @@ _WORKERS = re.compile(
     r"(\d{1,3})(?!\S)"
 )
 
+rule(
+    "variable-unread",
+    "warning",
+    "no library reads a variable of this name, so the setting has no effect, unless your program reads it.",
+    "NCCL, PyTorch and Hugging Face documentation",
+    once=True,
+)(
+    pattern(
+        r"(?:export[ \t]+)?(?:\w+=\S*[ \t]+)*?(NCCL_(?:TIMEOUT(?:_MS|_SECONDS)?|SOCKET_IFNAMES|ASYNC_ERROR)"
+        r"|CUDA_VISIBLE_DEVICE|OMP_NUM_THREAD|OMP_THREADS|TOKENIZERS?_PARALLEL|TOKENIZER_PARALLELISM"
+        r"|HF_DATASET_OFFLINE|TRANSFORMER_OFFLINE|HF_OFFLINE|PYTORCH_CUDA_ALLOC_CONFIG"
+        r"|PYTORCH_CUDA_ALLOC|PYTHONUNBUFFER)="
+        r"(?![\s\S]*\$\{?\1\b)",
+        r"nothing reads \1",
+        r"look its name up in the documentation, or remove the line",
+    )
+)
+
 # ---- signals -------------------------------------------------------------------------------------
 
 
@@ -917,10 +943,9 @@ def signal_unheard(facts: LintFacts) -> Hits:
     others = any(facts.named("mpirun", "mpiexec", "ibrun", "trap", "bash", "sh", "source", "."))
     no_step = not facts.steps and not others and any(map(works, facts.commands))
     if asked is not None and not asked.to_batch and (in_batch or no_step):
-        option = facts.options["signal"]
         yield RuleHit(
-            option.start,
-            f"--signal={option.value} reaches job steps alone",
+            facts.options["signal"].start,
+            f"--signal={facts.value('signal')} reaches job steps alone",
             "write: --signal=B:…" if in_batch else "start the training with: srun python …",
             "error" if in_batch else "warning",
         )
@@ -1013,8 +1038,7 @@ def usr1_kills_launcher(facts: LintFacts) -> Hits:
     ]
     if asked is not None and not asked.to_batch and asked.name in ("USR1", "USR2"):
         starts.append(facts.options["signal"].start)
-    handles = re.search(r"signals[-_]to[-_]handle", facts.text, re.IGNORECASE)
-    if kinds and starts and not handles:
+    if kinds and starts and not re.search(r"(?i)signals[-_]to[-_]handle", facts.text):
         yield RuleHit(
             min(starts),
             f"this sends USR1 to {kinds[0]} in each task",
