@@ -344,30 +344,22 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
                 )
 
 
-@rule(
+rule(
     "mpirun-in-srun",
     "error",
     "srun starts it once for each task, and each then starts all tasks again.",
     "srun(1)",
+)(
+    pattern(
+        rf"srun\b(?!{REST}[ \t](?:-n[ \t]*|--ntasks[= ])1\b)(?:[ \t]+(?:-[^\s\\]*(?:[ \t]+\d+)?|\\\n))*[ \t]+"
+        rf"(?:(?:apptainer|singularity|podman|podman-hpc|docker|shifter|sarus|enroot|ch-run)\b{REST}[ \t])?"
+        r"(?P<at>(?:\S*/)?(mpirun|mpiexec|ibrun|mpirun_rsh|aprun|jsrun))[ \t]",
+        r"srun starts \2 in every task",
+        r"write srun or \2, not both",
+        # One task.
+        unless=r"\A(?![\s\S]*(?:--n?tasks(?:-per-node)?|--nodes|[ \t]-[nN])[= ]*[\"']?(?:[2-9]|\d\d|\$))",
+    )
 )
-def mpirun_in_srun(facts: LintFacts) -> Hits:
-    for step in facts.steps:
-        tasks = facts.step_tasks(step)
-        inside = step.rest if step.starts in CONTAINERS else step.rest[:1]
-        for word in [
-            one
-            for one in inside
-            if one.program
-            in frozenset({"mpirun", "mpiexec", "ibrun", "mpirun_rsh", "aprun", "jsrun"})
-            and tasks != 1
-        ][:1]:
-            yield RuleHit(
-                word.start,
-                f"srun starts {word.text} in every task",
-                f"write srun or {word.text}, not both",
-                "error" if tasks else "warning",
-            )
-
 
 # ---- where the ranks connect ---------------------------------------------------------------------
 
@@ -382,9 +374,8 @@ def mpirun_in_srun(facts: LintFacts) -> Hits:
 def fixed_port(facts: LintFacts) -> Hits:
     # --standalone chooses a port itself.
     meeting = [launch for launch in facts.launches if not launch.has("standalone")]
-    whole = "exclusive" in facts.options and facts.value("exclusive") is None
     alone = (
-        whole
+        ("exclusive" in facts.options and facts.value("exclusive") is None)
         or facts.value("mem") == "0"
         # Few nodes have more than 8 GPUs.
         or (facts.gpus_per_node or facts.count("gpus-per-task") or 0) >= 8

@@ -472,28 +472,36 @@ def secret_in_script(facts: LintFacts) -> Hits:
     return [RuleHit(at, f"a token ({kind}…) is in the script", fix) for at, kind in kinds.items()]
 
 
-@rule(
+rule(
     "nounset-before-activation",
     "warning",
     "conda's and the start-up files of a shell may use unset variables, which ends the job there.",
     "bash(1) set -u",
     once=True,
+)(
+    pattern(
+        r"set[ \t]+(?:-\w*u|[^\n]*-o[ \t]+nounset)(?:(?!\bset[ \t]+\+\w*u|\+o[ \t]+nounset)[\s\S])*?(?:\n|;|&&)[ \t]*"
+        r"(?P<at>((?:conda|mamba|micromamba)[ \t]+(?:de)?activate|(?:source|\.)[ \t]+[\"']?(?:activate(?=\s)"
+        r"|\S*/\.?(?:bashrc|bash_profile|profile)(?![.\w]))))",
+        r"\2 runs under set -u, and may end the job",
+        r"move `set -u` after it, or: set +u; …; set -u",
+    )
 )
-def nounset_before_activation(facts: LintFacts) -> Hits:
-    for command in facts.commands:
-        conda = command.name in ("conda", "mamba", "micromamba") and command.has(
-            "activate", "deactivate"
-        )
-        startup = r"activate\Z|.*/\.?(?:bashrc|bash_profile|profile)\Z"
-        sourced = command.words[1:] if command.name in ("source", ".") else []
-        activates = conda or any(re.match(startup, word.text) for word in sourced)
-        outside = command.scope.inside("function", "$(") is None
-        if activates and outside and option_on(facts, "nounset", command.shell, command.start):
-            yield RuleHit(
-                command.start,
-                f"{command.name} {command.words[1].text} runs under set -u, and may end the job",
-                "move `set -u` after it, or: set +u; …; set -u",
-            )
+
+rule(
+    "errexit-before-startup",
+    "note",
+    "with set -e any command of it that fails ends the job, such as a test that is false.",
+    "bash(1) set -e",
+    once=True,
+)(
+    pattern(
+        r"set[ \t]+(?:-\w*e|[^\n]*-o[ \t]+errexit)(?:(?!\bset[ \t]+\+\w*e)[\s\S])*?\n[ \t]*"
+        r"(?P<at>(?:source|\.)[ \t]+[\"']?(\S*/\.(?:bashrc|bash_profile|profile))\b(?![^\n]*\|\|))",
+        r"\2 runs under set -e",
+        r"move `set -e` below it",
+    )
+)
 
 
 @rule(
@@ -819,22 +827,6 @@ rule(
         r"(?P<at>cd[ \t]+[^\s;&|]+)[ \t]*[;\n](?=\s*\w)",
         r"nothing tests: \1",
         r"write: \1 || exit 1",
-    )
-)
-
-rule(
-    "errexit-before-startup",
-    "note",
-    "with set -e any command of it that fails ends the job, such as a test that is false.",
-    "bash(1) set -e",
-    once=True,
-)(
-    pattern(
-        r"(?:source|\.)[ \t]+[\"']?(\S*/\.(?:bashrc|bash_profile|profile))\b(?![^\n]*\|\|)",
-        r"\1 runs under set -e",
-        r"move `set -e` below it",
-        unless=r"\A(?![\s\S]*?\n[ \t]*set[ \t]+-\w*e(?:(?!set[ \t]+\+\w*e)[\s\S])*?"
-        r"\n[ \t]*(?:source|\.)[ \t][^\n]*/\.(?:bashrc|bash_profile|profile)\b)",
     )
 )
 
