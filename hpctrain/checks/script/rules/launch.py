@@ -759,6 +759,7 @@ def step_waits(facts: LintFacts) -> Hits:
     "Slurm sets it to what the job got; a list of fewer leaves GPUs idle, and one of more names"
     " devices that do not exist.",
     "sbatch(1) --gpus-per-node; CUDA documentation",
+    once=True,
 )
 def gpus_hidden(facts: LintFacts) -> Hits:
     have = facts.gpus_per_node or 0
@@ -904,7 +905,7 @@ rule(
         r"MASTER_PORT is set, and MASTER_ADDR is not",
         f"add: export {_FIRST}",
         unless=r"(?im)^(?![ \t]*#)[^\n]*(?:master_?addr|torchrun|torch\.distributed|accelerate|(?<!_)deepspeed\b|rdzv"
-        r"|main_process|ray\b|source |--master|lightning)",
+        r"|main_process|ray\b|--master|lightning)",
     )
 )
 

@@ -47,11 +47,12 @@ _AFTERWARDS = re.compile(
     r"(?:echo|printf|date|cp|mv|rm|kill|conda|mamba|deactivate|set|rsync|touch|sync|sleep|mkdir|pwd"
     r"|ls|cat|find|tar|chmod|unset|module|ml|cd|df|du|seff|sacct|nvidia-smi|rocm-smi|dcgmi|true|:"
     r"|uname|hostname|whoami|uptime|free|wc|tail|head|zip|gzip|git|mailx?|sendmail|curl|scontrol|squeue|sstat"
-    r"|popd|pushd)\Z"
+    r"|popd|pushd|aws|rclone|gsutil|mutt|sbatch|sha256sum|md5sum)\Z"
 )
 _TRAINING_PROGRAMS = re.compile(
     r"(?:papermill|jupyter|vllm|uvicorn|ollama|Rscript|julia|go|java|cargo|matlab|octave|perl|ruby|node|npm"
     r"|make|snakemake|nextflow|wandb|dvc|gmx|gmx_mpi|lmp\w*|namd\d|vasp\w*|cp2k\S*|pw\.x|orca|blender|ffmpeg"
+    r"|flwr|pmemd\S*|sander\S*|kernprof|w_run|g16|R"
     r"|colabfold_batch|boltz|bwa|samtools|minimap2|STAR|ns-train|nnUNetv2_predict|spark-submit)\Z"
 )
 #: Scripts that prepare the work, by their names.
@@ -290,7 +291,7 @@ def exit_code_lost(facts: LintFacts) -> Hits:
         )
     scopes = {one: one.scope.inside("file", "loop", "if", "case", "(") for one in trained}
     kinds = {one: scope.kind for one, scope in scopes.items() if scope}
-    alone = [one for one in trained if kinds.get(one) in ("file", "loop")]
+    alone = [one for one in trained if kinds.get(one) in ("file", "loop", "(")]
     if alone and alone[-1] is last and (len(alone) > 1 or kinds[last] == "loop"):
         yield RuleHit(
             alone[0].start,
@@ -613,7 +614,8 @@ rule(
 )(
     pattern(
         rf"(?:\S*python[\d.]*[ \t]+-m[ \t]+)?((?:(?:uv[ \t]+)?pip3?|conda|mamba|micromamba)[ \t]+install"
-        rf"|uv[ \t]+sync|poetry[ \t]+install|git[ \t]+clone"
+        rf"|uv[ \t]+sync|poetry[ \t]+install|git[ \t]+(?:clone|pull)"
+        r"|python3?[ \t]+setup\.py[ \t]+(?:install|develop|build)"
         r"|wget(?![^\n]*(?:localhost|127\.0|/dev/null|--spider))|(?:huggingface-cli|hf)[ \t]+download"
         rf"|python3?[ \t]+(?:\S*/)?download\w*\.py)\b"
         rf"(?!{REST}(?:--no-index|--offline|--dry-run))",
@@ -795,8 +797,10 @@ rule(
         r"(?!(?:echo|printf|test|shift|awk|trap)\b|[\[-])(?:[^\n'#;|&]|\\\n)*?\$(?:1|\{1\})(?!\d)",
         r"nothing tests whether $1 is given",
         r'write above it: : "${1:?usage: sbatch SCRIPT ARGUMENT}"',
-        unless=r"\$#|\$\{?@|\$\*|\$\{\d[:?+=-]|(?<!\w)-[zn][ \t]|\$\{?1\}?[\"']?[ \t]+(?:[!=]|-[a-z])"
-        r"|set[ \t]+-\w*u|-o nounset|getopts|\bshift\b|case[ \t]+[\"']?\$\{?1|\(\)|\bfunction\b|:\?|#!.*-\w*u",
+        unless=r"\$#|\$\{?@|\$\*|\$\{\d[:?+=-]|\[[^\]\n]*[ \t]-[a-z][ \t][^\]\n]*\$\{?\d|\$\{?1\}?[\"']?[ \t]+(?:[!=]|-[a-z])"
+        r"|set[ \t]+-\w*u|-o nounset|getopts|\bshift\b|case[ \t]+[\"']?\$\{?1|\(\)|\bfunction\b|:\?|#!.*-\w*u"
+        # The variable that has it is tested.
+        r"|\b(\w+)=[\"']?\$\{?1\b[\s\S]*(?:-[zn]|\[\[?)[ \t]+[\"']?\$\{?\1\b",
     )
 )
 
@@ -887,6 +891,22 @@ rule(
         r"(?![\s\S]*\$\{?\1\b)",
         r"nothing reads \1",
         r"look its name up in the documentation, or remove the line",
+    )
+)
+
+rule(
+    "tilde-quoted",
+    "warning",
+    "in quotes ~ is not your home directory: the program makes a directory of this name, or finds"
+    " nothing.",
+    "bash(1) Tilde Expansion",
+    once=True,
+)(
+    pattern(
+        r"(?:export[ \t]+)?(\w+)=[\"'](~/[^\"'\n]*)[\"']",
+        r"\1 is \2, in quotes",
+        r"write: \1=\2",
+        unless=r"\$\{\w+(?:#|/)[\\\"']*~|expanduser|\beval\b",
     )
 )
 
