@@ -310,7 +310,12 @@ def last_words(tail: bytes) -> int | None:
     for raw in tail[at:].splitlines(keepends=True):
         line = text.label(text.clean(raw)).rest
         is_failure = _SAID.match(line) or _FAILED.search(line)
-        is_error = is_failure or _REFUSED.search(line)
+        is_error = (
+            is_failure
+            or _REFUSED.search(line)
+            # The text is cut before its exception.
+            or (at + len(raw) >= len(tail.rstrip()) and re.match(r"\s*assert [\w(]", line))
+        )
         if is_error and not _HARMLESS.search(line):
             first = at if first is None else first
             is_sure, rest = is_sure or bool(is_failure), 0
@@ -374,13 +379,12 @@ class Open:
         else:
             first, mine = "".join(mine[:1]), [line for line in mine if line.strip()]
             mine = mine if self.excerpt.ending else mine[: _AROUND + 1]
-            shown = [*self._lines_before(), *mine]
+            shown = [*(self._frames_before() or self._lines_before()), *mine]
             raised = _raised(self._frames_before())
             error = next((line for line in mine if DEADLY.search(line)), first)
         left_out = len(shown) - _SHOWN_HEAD - _SHOWN_TAIL
         if left_out > 1:
-            mark = f"  … {left_out} lines left out …"
-            shown = [*shown[:_SHOWN_HEAD], mark, *shown[-_SHOWN_TAIL:]]
+            shown[_SHOWN_HEAD:-_SHOWN_TAIL] = [f"  … {left_out} lines left out …"]
         return replace(
             self.excerpt,
             lines=tuple(shown),
@@ -392,8 +396,8 @@ class Open:
 
     def _lines_before(self, most: int = 3) -> list[str]:
         before = map(text.label, map(text.clean, self.before.split(b"\n")[-most - 1 :]))
-        own = [each.rest for each in before if each.rank in (None, self.label.rank)]
-        return [line for line in own[-most:] if line.strip()]
+        own = (each.rest for each in before if each.rank in (None, self.label.rank))
+        return [line for line in list(own)[-most:] if line.strip()]
 
     def _frames_before(self) -> list[str]:
         """Return the frames of a traceback whose first lines are missing."""
@@ -407,8 +411,7 @@ def _raised(lines: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     if own:
         number, frame = own[-1]
-        function = frame["function"]
-        inside = f", in {function}" if function and function != "<module>" else ""
+        inside = f", in {frame['function']}" if frame["function"] not in (None, "<module>") else ""
         found["frame"] = f"{frame['file']}:{frame['line']}{inside}"
         code = lines[number + 1].strip() if number + 1 < len(lines) else ""
         if code and not _PLACE.match(code) and not _EXCEPTION.match(code):
@@ -476,7 +479,8 @@ class Errors:
     def is_in_traceback(self, line: int) -> bool:
         """Whether a line is so close behind the head of a known traceback that it belongs to it."""
         return any(
-            HEAD in each.label.rest and each.excerpt.line <= line < each.excerpt.line + LINES
+            _TRACEBACK.match(each.label.rest)
+            and each.excerpt.line <= line < each.excerpt.line + LINES
             for each in self.mine
         )
 

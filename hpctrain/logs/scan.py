@@ -168,6 +168,8 @@ _VARIES = re.compile(
 #: Seconds during which an ended job may still write, before its next start.
 _EXIT_WAIT_S = 90
 _WORD = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_")
+#: A text in which each line is quoted or indented alike: an excerpt that was pasted.
+_PASTED = re.compile(rb"(`{0,3}(?:>[ \t]?)*[ \t]*)[^\n]*(?:\n(?:\1[^\n]*|[> \t\r]*))*")
 
 
 @dataclass(slots=True)
@@ -230,6 +232,8 @@ class FileScan:
     def feed(self, piece: bytes, *, following: int = 0) -> None:
         """Search one piece; `following`: bytes of the next one, 0 at the end of the file."""
         begin = _END if self.size == 0 else 0
+        if len(piece) < _END and (pasted := _PASTED.fullmatch(piece)):
+            piece = re.sub(rb"(?m)^" + re.escape(pasted[1]), b"", piece)
         if self.size == 0:
             self._head = _head_of(piece)
         self.size += len(piece)

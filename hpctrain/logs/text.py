@@ -62,6 +62,8 @@ _LABEL = re.compile(
     r"|\([A-Za-z][\w.: =-]{0,60}?\bpid=(?P<pid>[0-9]{1,8})(?:, ip=[0-9.]+)?\) ?"
     # The head that vLLM writes before each line of a traceback.
     r"|ERROR [01][0-9]-[0-3][0-9] [0-9:]{8} \[?[\w./]{1,60}:[0-9]{1,6}\](?: |\Z)"
+    # Of systemd's journal.
+    r"|[A-Z][a-z]{2} [ 0-3][0-9] [0-9:]{8} [\w.-]{1,63} [\w.@-]{1,60}\[[0-9]{1,8}\]: ?"
 )
 _LABELS = re.compile(r"(?: {0,5}[0-9]{1,6}: |\[[A-Za-z_-]{1,30}[0-9]{1,6}\]: ?)+")
 _NODE = re.compile(
@@ -94,7 +96,7 @@ _MENTIONS = (
         re.compile(r"^(?P<node>[A-Za-z][\w.-]*):[0-9]+:[0-9]+ \[(?P<local>[0-9]{1,3})\] NCCL "),
     ),
 )
-_FIRST_OF_A_LABEL = frozenset("[( 0123456789E")
+_FIRST_OF_A_LABEL = frozenset("[( 0123456789EJFMASOND")
 
 
 class Label(NamedTuple):
@@ -121,7 +123,7 @@ def clean(raw: bytes | str) -> str:
     """
     if isinstance(raw, bytes):
         raw = raw.replace(b"\0", b"").decode("utf-8", "replace")
-    text = raw.strip("\r\n")
+    text = raw.strip("\r\n").rstrip(" ")
     if text.isprintable() and len(text) <= MOST and "%|" not in text:
         return text
     text = plain(text)
@@ -282,8 +284,11 @@ def time_of(line: str, *, year: int | None = None) -> float | None:
     clock = said["clock"] or said["us_clock"] or said["g_clock"]
     of_year = said["year"] or said["us_year"] or year
     minute = _minute(f"{of_year}-{'-'.join(day)}T{clock[:5]}{said['zone'] or ''}")
-    part = said["part"] or said["g_part"] or 0
-    return None if minute is None else minute + int(clock[6:]) + float(f"0.{part}")
+    return (
+        None
+        if minute is None
+        else minute + int(clock[6:]) + float(f"0.{said['part'] or said['g_part'] or 0}")
+    )
 
 
 @lru_cache(maxsize=256)

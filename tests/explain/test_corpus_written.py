@@ -29,6 +29,10 @@ def each_line(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
 WAYS: dict[str, Callable[[bytes], bytes]] = {
     "srun --label": each_line(lambda line: b"3: " + line),
     "torchrun": each_line(lambda line: b"[default3]:" + line),
+    "indented": each_line(lambda line: b"    " + line),
+    "quoted": each_line(lambda line: b"> " + line),
+    "journal": each_line(lambda line: b"Aug 17 18:42:18 n1 train.sh[8052]: " + line),
+    "spaces behind": each_line(lambda line: line.rstrip(b"\r\n") + b"   \n"),
     "colours": each_line(lambda line: b"\x1b[31m" + line.rstrip(b"\n") + b"\x1b[0m\n"),
     "CRLF": each_line(lambda line: line.rstrip(b"\r\n") + b"\r\n"),
     "Latin-1": lambda content: b"d\xe9but \xfc\xdf\n" + content + b"\xe9t\xe9\n",
