@@ -477,19 +477,32 @@ class _DiagnosisRanker:
 
     def _is_reaction(self, each: RuleMatch) -> bool:
         """Whether the job was cancelled, or reached its time limit, after one of its processes had
-        died: the others wait for it, or the node does not end.
+        died: the others wait for it, or the node does not end. Or its user saw NaN to the end, or
+        nothing but a message that the set-up failed.
         """
-        return each.rule.id in ("cancelled-by-user", "time-limit") and any(
-            (
-                matching.is_uncaught(one)
-                or (one.traceback and "Traceback" not in one.lines[0])
-                or one.error.startswith("terminate called")
+        return (
+            each.rule.id in ("cancelled-by-user", "time-limit")
+            and any(
+                (
+                    matching.is_uncaught(one)
+                    or (one.traceback and "Traceback" not in one.lines[0])
+                    or one.error.startswith("terminate called")
+                )
+                and not _ENDED.search(one.error)
+                and one.steps_after < _GOES_ON
+                and all(is_behind(hit, one) for hit in each.hits[:1])
+                for one in self.troubles
+                if each.hits
             )
-            and not _ENDED.search(one.error)
-            and one.steps_after < _GOES_ON
-            and all(is_behind(hit, one) for hit in each.hits[:1])
-            for one in self.troubles
-            if each.hits
+        ) or (
+            each.rule.id == "cancelled-by-user"
+            and any(
+                one.hits[-1].order < each.hits[0].order
+                and one.over is Recovery.NO
+                and (one.rule.id == "nan-loss" or (one.rule.passing and not one.went_on))
+                for one in self.fired
+                if one.hits and each.hits
+            )
         )
 
     def _is_late(self, each: RuleMatch) -> bool:
