@@ -351,13 +351,16 @@ rule(
     "srun(1)",
 )(
     pattern(
-        rf"srun\b(?!{REST}[ \t](?:-n[ \t]*|--ntasks[= ])1\b)(?:[ \t]+(?:-[^\s\\]*(?:[ \t]+\d+)?|\\\n))*[ \t]+"
-        rf"(?:(?:apptainer|singularity|podman|podman-hpc|docker|shifter|sarus|enroot|ch-run)\b{REST}[ \t])?"
+        rf"srun\b(?!{REST}[ \t](?:-n[ \t]*|--ntasks[= ])1\b)(?:[ \t]+(?:-[^\s\\]*(?:[ \t]+\d+)?"
+        r"|\\\n))*[ \t]+"
+        r"(?:(?:apptainer|singularity|podman|podman-hpc|docker|shifter|sarus|enroot"
+        rf"|ch-run)\b{REST}[ \t])?"
         r"(?P<at>(?:\S*/)?(mpirun|mpiexec|ibrun|mpirun_rsh|aprun|jsrun))[ \t]",
         r"srun starts \2 in every task",
         r"write srun or \2, not both",
         # One task.
-        unless=r"\A(?![\s\S]*(?:--n?tasks(?:-per-node)?|--nodes|[ \t]-[nN])[= ]*[\"']?(?:[2-9]|\d\d|\$))",
+        unless=r"\A(?![\s\S]*(?:--n?tasks(?:-per-node)?|--nodes|[ \t]-[nN])[= ]*[\"']?(?:[2-9]"
+        r"|\d\d|\$))",
     )
 )
 
@@ -868,8 +871,10 @@ rule(
     once=True,
 )(
     pattern(
-        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(?:torchrun|python[\d.]*|accelerate|env)\b{REST}(?<=[\s\"'])"
-        r"(?P<at>--n?nodes[= ]|--num_(?:nodes|machines)[= ]|trainer\.n(?:um_)?nodes=)([2-9]|\d\d)(?=[\s\"'])",
+        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(?:torchrun|python[\d.]*|accelerate|env)\b{REST}"
+        r"(?<=[\s\"'])"
+        r"(?P<at>--n?nodes[= ]|--num_(?:nodes|machines)[= ]|trainer\.n(?:um_)?nodes=)([2-9]"
+        r"|\d\d)(?=[\s\"'])",
         r"\1\2 repeats the number of nodes",
         r"write: \1$SLURM_NNODES",
     )
@@ -883,7 +888,8 @@ rule(
     "srun(1) OUTPUT ENVIRONMENT VARIABLES; torch.distributed",
 )(
     pattern(
-        r"(?:export[ \t]+)?WORLD_SIZE=[\"']?([2-9]|\d\d+|\$\{?SLURM_(?:NNODES|JOB_NUM_NODES)\}?)(?=[\s\"';])",
+        r"(?:export[ \t]+)?WORLD_SIZE=[\"']?([2-9]|\d\d+|\$\{?SLURM_(?:NNODES|JOB_NUM_NODES)\}?)"
+        r"(?=[\s\"';])",
         r"WORLD_SIZE is \1, whatever the number of tasks",
         r"srun bash -c 'export WORLD_SIZE=$SLURM_NTASKS; exec python train.py'",
         # Launchers set it themselves.
@@ -904,7 +910,8 @@ rule(
         r"(?:export[ \t]+)?MASTER_PORT=",
         r"MASTER_PORT is set, and MASTER_ADDR is not",
         f"add: export {_FIRST}",
-        unless=r"(?im)^(?![ \t]*#)[^\n]*(?:master_?addr|torchrun|torch\.distributed|accelerate|(?<!_)deepspeed\b|rdzv"
+        unless=r"(?im)^(?![ \t]*#)[^\n]*(?:master_?addr|torchrun|torch\.distributed|accelerate|"
+        r"(?<!_)deepspeed\b|rdzv"
         r"|main_process|ray\b|--master|lightning)",
     )
 )
@@ -923,7 +930,8 @@ rule(
         # Those have no direct connection, or no other GPU.
         unless=r"(?i)rtx|[34]090|[34]080|\ba\d000|\bl40s?\b|2080|\A(?![\s\S]*\n#SBATCH[^\n]*"
         r"(?:gpu\S*[=:][ ]?(?:[2-9]|\d\d)\b|--nodes[= ][2-9]|\s-N[ =]?[2-9]))"
-        r"|\A(?![\s\S]*(?:P2P|SHM)_DISABLE)(?![\s\S]*\n#SBATCH[^\n]*(?:--nodes[= ]|\s-N[ =]?)(?:[2-9]|\d\d))",
+        r"|\A(?![\s\S]*(?:P2P|SHM)_DISABLE)(?![\s\S]*\n#SBATCH[^\n]*(?:--nodes[= ]|\s-N[ =]?)"
+        r"(?:[2-9]|\d\d))",
     )
 )
 
@@ -952,7 +960,8 @@ rule(
     once=True,
 )(
     pattern(
-        r"(?:export[ \t]+)?(\w+)=[\"']?(?:\$\(|`)nvidia-smi[^)`\n]*\|[ \t]*(?:wc[ \t]+-l|grep[ \t]+-c)",
+        r"(?:export[ \t]+)?(\w+)=[\"']?(?:\$\(|`)nvidia-smi[^)`\n]*\|[ \t]*(?:wc[ \t]+-l"
+        r"|grep[ \t]+-c)",
         r"\1 is the number of GPUs of the node",
         r"write: \1=$SLURM_GPUS_ON_NODE",
     )
@@ -980,7 +989,8 @@ rule(
     "srun(1) --input; bash(1) REDIRECTION",
 )(
     pattern(
-        r"(?m)(?:IFS=\S*[ \t]+)?read\b(?![^\n]*[ \t]-u|[^\n]*<&)[^\n]*\n?[ \t]*do\b(?:(?!^[ \t]*done\b)[\s\S])*?"
+        r"(?m)(?:IFS=\S*[ \t]+)?read\b(?![^\n]*[ \t]-u|[^\n]*<&)[^\n]*\n?[ \t]*do\b(?:"
+        r"(?!^[ \t]*done\b)[\s\S])*?"
         rf"^[ \t]*(?P<at>srun|ssh)\b(?!{REST}(?:<|[ \t]-n[ \t]|--input|--pty)|{REST}&[ \t]*$)",
         r"\1 in the loop reads the list of the loop",
         r"write: \1 … < /dev/null",
@@ -1049,7 +1059,8 @@ rule(
         r"|N_TASKS|NUM_TASKS|NNODE|NUM_NODES|N_NODES|CPU_PER_TASK|CPUS_PER_TASKS|NCPUS|NUM_CPUS|GPU_PER_NODE"
         r"|GPUS_PER_NODES|NUM_GPUS|NGPUS|GPU_ON_NODE|PROC_ID|LOCAL_ID|NODE_ID|SUBMIT_DIRECTORY|JOBNAME"
         r"|JOBNODELIST|RANK|WORLD_SIZE|STDOUT|STDERR"
-        r"|(?:JOB_?ID|JOB_NAME|CPUS_PER_TASK|NTASKS|NNODES|PROCID|LOCALID|NODEID|ARRAY_TASK_ID|ARRAY_JOB_ID|SUBMIT_DIR"
+        r"|(?:JOB_?ID|JOB_NAME|CPUS_PER_TASK|NTASKS|NNODES|PROCID|LOCALID|NODEID|ARRAY_TASK_ID"
+        r"|ARRAY_JOB_ID|SUBMIT_DIR"
         r"|GPUS_ON_NODE)[A-Za-z]+))(?!\w|:?[-+?=])",
         r"Slurm sets no $\1",
         r"see: man sbatch, OUTPUT ENVIRONMENT VARIABLES",

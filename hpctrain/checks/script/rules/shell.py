@@ -481,8 +481,10 @@ rule(
     once=True,
 )(
     pattern(
-        r"set[ \t]+(?:-\w*u|[^\n]*-o[ \t]+nounset)(?:(?!\bset[ \t]+\+\w*u|\+o[ \t]+nounset)[\s\S])*?(?:\n|;|&&)[ \t]*"
-        r"(?P<at>((?:conda|mamba|micromamba)[ \t]+(?:de)?activate|(?:source|\.)[ \t]+[\"']?(?:activate(?=\s)"
+        r"set[ \t]+(?:-\w*u|[^\n]*-o[ \t]+nounset)(?:(?!\bset[ \t]+\+\w*u"
+        r"|\+o[ \t]+nounset)[\s\S]){0,8000}?(?:\n|;|&&)[ \t]*"
+        r"(?P<at>((?:conda|mamba|micromamba)[ \t]+(?:de)?activate|(?:source"
+        r"|\.)[ \t]+[\"']?(?:activate(?=\s)"
         r"|\S*/\.?(?:bashrc|bash_profile|profile)(?![.\w]))))",
         r"\2 runs under set -u, and may end the job",
         r"move `set -u` after it, or: set +u; …; set -u",
@@ -497,7 +499,7 @@ rule(
     once=True,
 )(
     pattern(
-        r"set[ \t]+(?:-\w*e|[^\n]*-o[ \t]+errexit)(?:(?!\bset[ \t]+\+\w*e)[\s\S])*?\n[ \t]*"
+        r"set[ \t]+(?:-\w*e|[^\n]*-o[ \t]+errexit)(?:(?!\bset[ \t]+\+\w*e)[\s\S]){0,8000}?\n[ \t]*"
         r"(?P<at>(?:source|\.)[ \t]+[\"']?(\S*/\.(?:bashrc|bash_profile|profile))\b(?![^\n]*\|\|))",
         r"\2 runs under set -e",
         r"move `set -e` below it",
@@ -581,7 +583,8 @@ rule(
     once=True,
 )(
     pattern(
-        r"(?<=\n)((?:cd|pushd)[ \t]+[\"']?[\w.][^\s;&|$`]*[ \t]*(?=[\n;#]|\Z)|python3?[ \t]+\.\./\S+"
+        r"(?<=\n)((?:cd|pushd)[ \t]+[\"']?[\w.][^\s;&|$`]*[ \t]*(?=[\n;#]|\Z)"
+        r"|python3?[ \t]+\.\./\S+"
         r"|eval[ \t]+\"?\$\(\.{1,2}/[^\s)]+)",
         r"\1 depends on where sbatch is called, and may fail",
         r"write above it: cd /path/of/the/project || exit 1",
@@ -616,7 +619,8 @@ rule(
         rf"(?:\S*python[\d.]*[ \t]+-m[ \t]+)?((?:(?:uv[ \t]+)?pip3?|conda|mamba|micromamba)[ \t]+install"
         rf"|uv[ \t]+sync|poetry[ \t]+install|git[ \t]+(?:clone|pull)"
         r"|python3?[ \t]+setup\.py[ \t]+(?:install|develop|build)"
-        r"|wget(?![^\n]*(?:localhost|127\.0|/dev/null|--spider))|(?:huggingface-cli|hf)[ \t]+download"
+        r"|wget(?![^\n]*(?:localhost|127\.0|/dev/null|--spider))|(?:huggingface-cli"
+        r"|hf)[ \t]+download"
         rf"|python3?[ \t]+(?:\S*/)?download\w*\.py)\b"
         rf"(?!{REST}(?:--no-index|--offline|--dry-run))",
         r"\1 runs in the job",
@@ -681,7 +685,8 @@ rule(
     "bash(1) REDIRECTION",
 )(
     pattern(
-        rf"(?:(?:\S*/)?(?:srun|python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec)\b|\./\S+|\$\w+){REST}"
+        r"(?:(?:\S*/)?(?:srun|python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec)\b"
+        rf"|\./\S+|\$\w+){REST}"
         r"(?<=\s)(?:1?>[ \t]*(?=\S+[ \t]+2>&1)|&>[ \t]*)(?!/dev)([\w./-]+?)(\.\w+)?(?=\s|\Z)",
         r"every job writes into \1\2",
         r"write: > \1_$SLURM_JOB_ID\2",
@@ -780,7 +785,8 @@ rule(
     pattern(
         r"mkdir[ \t]+(?:-p[ \t]+)?[\"']?((?:/|\$\{?(?:HOME|SCRATCH|WORK|TMP)\b)"
         r"(?:[\w./-]|\$\{?(?:USER|HOME|SCRATCH|WORK)\}?|\})+)"
-        r"[\"']?[ \t]*\n(?=[\s\S]*\n[ \t]*rm[ \t]+-\w*r\w*[ \t]+[\"']?\1/?[\"']?[ \t]*(?:[\n;#]|\Z))",
+        r"[\"']?[ \t]*\n(?=[\s\S]*\n[ \t]*rm[ \t]+-\w*r\w*[ \t]+[\"']?\1/?[\"']?[ \t]*(?:[\n;#]"
+        r"|\Z))",
         r"every job makes and removes \1",
         r"write: \1-$SLURM_JOB_ID",
     )
@@ -797,8 +803,10 @@ rule(
         r"(?!(?:echo|printf|test|shift|awk|trap)\b|[\[-])(?:[^\n'#;|&]|\\\n)*?\$(?:1|\{1\})(?!\d)",
         r"nothing tests whether $1 is given",
         r'write above it: : "${1:?usage: sbatch SCRIPT ARGUMENT}"',
-        unless=r"\$#|\$\{?@|\$\*|\$\{\d[:?+=-]|\[[^\]\n]*[ \t]-[a-z][ \t][^\]\n]*\$\{?\d|\$\{?1\}?[\"']?[ \t]+(?:[!=]|-[a-z])"
-        r"|set[ \t]+-\w*u|-o nounset|getopts|\bshift\b|case[ \t]+[\"']?\$\{?1|\(\)|\bfunction\b|:\?|#!.*-\w*u"
+        unless=r"\$#|\$\{?@|\$\*|\$\{\d[:?+=-]|\[[^\]\n]*[ \t]-[a-z][ \t][^\]\n]*\$\{?\d"
+        r"|\$\{?1\}?[\"']?[ \t]+(?:[!=]|-[a-z])"
+        r"|set[ \t]+-\w*u|-o nounset|getopts|\bshift\b|case[ \t]+[\"']?\$\{?1|\(\)|\bfunction\b"
+        r"|:\?|#!.*-\w*u"
         # The variable that has it is tested.
         r"|\b(\w+)=[\"']?\$\{?1\b[\s\S]*(?:-[zn]|\[\[?)[ \t]+[\"']?\$\{?\1\b",
     )
@@ -812,7 +820,7 @@ rule(
 )(
     pattern(
         r"(?:export[ \t]+)?([A-Za-z]\w*_\w+)[ \t]*=(?!=)[^\n]*\n"
-        r"[\s\S]{0,20000}?\n?[^\n#]*\.(?:py|sh|R|jl)[ \t]+(?P<at>\1)(?=[ \t\n;&|\\]|\Z)",
+        r"(?:[^\n]*\n){0,500}?[^\n#]*\.(?:py|sh|R|jl)[ \t]+(?P<at>\1)(?=[ \t\n;&|\\]|\Z)",
         r"\1 has no $ where it is used",
         r'write there: "$\1"',
     )
@@ -842,10 +850,12 @@ rule(
     once=True,
 )(
     pattern(
-        r"mkdir[ \t]+(?!-)[\"']?((?:[\w./~-]|\$\{?(?:USER|HOME|SCRATCH|WORK)\}?)+)[\"']?[ \t]*(?=[\n;#]|\Z)",
+        r"mkdir[ \t]+(?!-)[\"']?((?:[\w./~-]|\$\{?(?:USER|HOME|SCRATCH|WORK)\}?)+)[\"']?[ \t]*"
+        r"(?=[\n;#]|\Z)",
         r"mkdir \1 fails in the next job",
         r"write: mkdir -p \1",
-        unless=r"!?[ \t]+-[de][ \t]|\brm[ \t]+-\w*r|SLURM_TMPDIR|\bcd[ \t]+[\"']?\$\{?\w*(?:JOB_?ID|TMP)",
+        unless=r"!?[ \t]+-[de][ \t]|\brm[ \t]+-\w*r|SLURM_TMPDIR|\bcd[ \t]+[\"']?\$\{?\w*"
+        r"(?:JOB_?ID|TMP)",
     )
 )
 
@@ -884,8 +894,10 @@ rule(
     once=True,
 )(
     pattern(
-        r"(?:export[ \t]+)?(?:\w+=\S*[ \t]+)*?(NCCL_(?:TIMEOUT(?:_MS|_SECONDS)?|SOCKET_IFNAMES|ASYNC_ERROR)"
-        r"|CUDA_VISIBLE_DEVICE|OMP_NUM_THREAD|OMP_THREADS|TOKENIZERS?_PARALLEL|TOKENIZER_PARALLELISM"
+        r"(?:export[ \t]+)?(?:\w+=\S*[ \t]+)*?(NCCL_(?:TIMEOUT(?:_MS|_SECONDS)?|SOCKET_IFNAMES"
+        r"|ASYNC_ERROR)"
+        r"|CUDA_VISIBLE_DEVICE|OMP_NUM_THREAD|OMP_THREADS|TOKENIZERS?_PARALLEL"
+        r"|TOKENIZER_PARALLELISM"
         r"|HF_DATASET_OFFLINE|TRANSFORMER_OFFLINE|HF_OFFLINE|PYTORCH_CUDA_ALLOC_CONFIG"
         r"|PYTORCH_CUDA_ALLOC|PYTHONUNBUFFER)="
         r"(?![\s\S]*\$\{?\1\b)",
@@ -1070,7 +1082,8 @@ _SETS_ANY = re.compile(
 _TELLS = re.compile(r"(?<![\w$\{#!%\\-])(\w+)|(?<=\{)(\w+)(?=:?[-=?+])")
 #: Variables that the system, Slurm or the site sets.
 _ELSEWHERE = re.compile(
-    r".*(?:_proxy|_HOME|_PREFIX|_CACHE|TMPDIR)\Z|\W|\d|(?:SLURM|MASTER_|SBATCH|BASH|LC_|XDG_|EB|LMOD|CRAY|PBS|CONDA|VIRTUAL_ENV)|\w*(?:SCRATCH|WORK|PROJECT|STORE)"
+    r".*(?:_proxy|_HOME|_PREFIX|_CACHE|TMPDIR)\Z|\W|\d|(?:SLURM|MASTER_|SBATCH|BASH|LC_|XDG_|EB"
+    r"|LMOD|CRAY|PBS|CONDA|VIRTUAL_ENV)|\w*(?:SCRATCH|WORK|PROJECT|STORE)"
     r"|(?:HOME|USER|LOGNAME|PATH|PWD|OLDPWD|SHELL|TMP|TMPDIR|TEMP|LANG|HOSTNAME|HOSTTYPE|TERM|U?EUID|UID"
     r"|PPID|IFS|OPT\w+|RANDOM|SECONDS|EPOCH\w+|LINENO|FUNCNAME|REPLY|DIRSTACK|CUDA_VISIBLE_DEVICES"
     r"|GROUPS|MACHTYPE|OSTYPE|SHLVL|PIPESTATUS)\Z"
