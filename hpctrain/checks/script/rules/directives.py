@@ -436,6 +436,8 @@ def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
     partition = facts.options.get("partition")
     named = partition and re.search(r"(?<!no)(?<!no[-_])gpu", partition.value or "", re.IGNORECASE)
     told = {"exclusive", "gres"} & set(facts.options) or facts.block.hetjobs
+    # TACC gives whole nodes.
+    told = told or re.search(r"/work2?/\d{5}/|/scratch\d?/\d{5}/|\bibrun\b|(?i:tacc)", facts.text)
     # Some sites have no GPU directive; hpctrain omits it only if the profile says so.
     if partition and named and not told and not is_ours(facts) and any(map(works, facts.commands)):
         found.append(partition)
@@ -770,7 +772,8 @@ def _makes(facts: LintFacts, command: SimpleCommand, folder: str) -> bool:
         # Relative, and the end of a path with a variable or of an absolute one.
         or re.search(rf"[\w-]+/{re.escape(folder)}/\Z", one)
         or re.search(
-            rf"\$\{{?\w*(?:ROOT|REPO|SCRIPT|PROJECT|BASE)\w*\}}?/{re.escape(folder)}/\Z", one
+            rf"(?:\$\{{?\w*(?:ROOT|REPO|SCRIPT|PROJECT|BASE)\w*\}}?|pwd\)|_DIR:-[^{{}}]*\}})/{re.escape(folder)}/\Z",
+            one,
         )
         # The end of both is the same, and the script names the directory above it.
         or (

@@ -894,7 +894,7 @@ rule(
         r"srun bash -c 'export WORLD_SIZE=$SLURM_NTASKS; exec python train.py'",
         # Launchers set it themselves.
         unless=r"torchrun|torch\.distributed|accelerate|deepspeed|lightning"
-        r"|NODES\}?[\"']?\n[\s\S]*\bsrun\b(?![\s\S]*-per-node[ =]+[2-9])"
+        r"|\A(?![\s\S]*-per-node[ =]+[2-9])(?=[\s\S]*WORLD_SIZE=\S*NODES)"
         r"|\A(?![\s\S]*\bsrun\b)",
     )
 )

@@ -259,8 +259,16 @@ def exit_code_lost(facts: LintFacts) -> Hits:
     steps = [
         one for one in own if one.words and not facts.text.startswith(('"""', "'''"), one.start)
     ]
-    trapped = {name for one in facts.named("trap") for name in _trapped(one)}
-    caught = {"EXIT", "ERR", "0"} & trapped and re.search(r"\bexit\s+[\"']?\$|\$\?", facts.text)
+    traps = [one for one in facts.named("trap") if {"EXIT", "ERR", "0"} & set(_trapped(one))]
+    # What a trap runs: a text, or a function.
+    caught = any(
+        re.search(r"\bexit\s+[\"']?[$1-9]|\$\?", text)
+        for one in traps
+        for text in (
+            one.words[1].text,
+            *re.findall(rf"{re.escape(one.words[1].text)}\s*\(\)[\s\S]*?\n\}}", facts.text),
+        )
+    )
     if not facts.is_batch or not steps or caught:
         return
     workers = _workers(facts)
