@@ -656,7 +656,7 @@ rule(
     "sbatch(1) --nodelist",
 )(
     pattern(
-        r"(?:--nodelist[= ]|-w[= ]?)([\w.-]*\d)(?=\s|\Z)",
+        r"(?:--nodelist[= ]|-w[= ]?)([\w.-]*(?:\d|\[\d+\]))(?=\s|\Z)",
         r"the job runs on \1 only",
         r"remove it, or request what the node has: --constraint, --partition, --gpus-per-node=TYPE:N",
     )

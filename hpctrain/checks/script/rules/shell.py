@@ -786,17 +786,18 @@ rule(
 rule(
     "shared-directory-removed",
     "note",
-    "a second job uses the same directory, and loses its files when the first one ends.",
+    "a second job uses the same directory, and loses its files when the other one removes it.",
     "sbatch(1) OUTPUT ENVIRONMENT VARIABLES",
     once=True,
 )(
     pattern(
         r"mkdir[ \t]+(?:-p[ \t]+)?[\"']?((?:/|\$\{?(?:HOME|SCRATCH|WORK|TMP)\b)"
-        r"(?:[\w./-]|\$\{?(?:USER|HOME|SCRATCH|WORK)\}?|\})+)"
-        r"[\"']?[ \t]*\n(?=[\s\S]*\n[ \t]*rm[ \t]+-\w*r\w*[ \t]+[\"']?\1/?[\"']?[ \t]*(?:[\n;#]"
-        r"|\Z))",
-        r"every job makes and removes \1",
-        r"write: \1-$SLURM_JOB_ID",
+        r"(?:[\w./-]|\$\{?(?:USER|HOME|SCRATCH|WORK)\}?|\})+)[\"']?[ \t]*\n"
+        r"(?=[\s\S]*\n[ \t]*rm[ \t]+-\w*r\w*[ \t]+[\"']?\1/?[\"']?[ \t]*(?:[\n;#]|\Z))"
+        r"|rm[ \t]+-\w*r\w*[ \t]+[\"']?((?:[\w./-]|\$\{?(?:USER|HOME|SCRATCH|WORK)\}?)+)[\"']?[ \t]*"
+        r"(?:\n|;|&&)\s*mkdir[ \t]+(?:-p[ \t]+)?[\"']?\2[\"']?[ \t]*(?=[\n;#]|\Z)",
+        r"every job makes and removes \1\2",
+        r"write: \1\2-$SLURM_JOB_ID",
     )
 )
 
@@ -811,7 +812,7 @@ rule(
         r"(?!(?:echo|printf|test|shift|awk|trap)\b|[\[-])(?:[^\n'#;|&]|\\\n)*?\$(?:1|\{1\})(?!\d)",
         r"nothing tests whether $1 is given",
         r'write above it: : "${1:?usage: sbatch SCRIPT ARGUMENT}"',
-        unless=r"\$#|\$\{?@|\$\*|\$\{\d[:?+=-]|\[[^\]\n]*[ \t]-[a-z][ \t][^\]\n]*\$\{?\d"
+        unless=r"\$#|\$\{?@|\$\*|\$\{\d[:?+=-]|[ \t]-[a-z][ \t]+[\"']?\$\{?\d\}?[\"']?[ \t]"
         r"|\$\{?1\}?[\"']?[ \t]+(?:[!=]|-[a-z])"
         r"|set[ \t]+-\w*u|-o nounset|getopts|\bshift\b|case[ \t]+[\"']?\$\{?1|\(\)|\bfunction\b"
         r"|:\?|#!.*-\w*u"
@@ -927,6 +928,22 @@ rule(
         r"\1 is \2, in quotes",
         r"write: \1=\2",
         unless=r"\$\{\w+(?:#|/)[\\\"']*~|expanduser|\beval\b",
+    )
+)
+
+rule(
+    "cd-unchecked",
+    "note",
+    "when it fails, the script continues in the directory where sbatch was called.",
+    "bash(1) cd",
+    once=True,
+)(
+    pattern(
+        r"(?:export[ \t]+)?(\w+)=[\"']?\$(?:\d|\{(?:\d|\1:?-))[^\n]*\n(?:[^\n]*\n){0,200}?"
+        r"[ \t]*(?P<at>cd[ \t]+[\"']?\$\{?\1\}?[\"']?)[ \t]*[;\n]",
+        r"nothing tests: \2",
+        r"write: \2 || exit 1",
+        unless=r"\bset[ \t]+-\w*e|errexit|#!.*[ \t]-\w*e|-[de][ \t]+[\"']?\$",
     )
 )
 
