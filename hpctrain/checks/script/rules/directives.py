@@ -435,9 +435,12 @@ def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
     ]
     partition = facts.options.get("partition")
     named = partition and re.search(r"(?<!no)(?<!no[-_])gpu", partition.value or "", re.IGNORECASE)
-    told = {"exclusive", "gres"} & set(facts.options) or facts.block.hetjobs
-    # TACC gives whole nodes.
-    told = told or re.search(r"/work2?/\d{5}/|/scratch\d?/\d{5}/|\bibrun\b|(?i:tacc)", facts.text)
+    told = (
+        {"exclusive", "gres"} & set(facts.options)
+        or facts.block.hetjobs
+        # TACC gives whole nodes.
+        or re.search(r"/work2?/\d{5}/|/scratch\d?/\d{5}/|\bibrun\b|(?i:tacc)", facts.text)
+    )
     # Some sites have no GPU directive; hpctrain omits it only if the profile says so.
     if partition and named and not told and not is_ours(facts) and any(map(works, facts.commands)):
         found.append(partition)
