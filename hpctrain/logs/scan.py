@@ -169,7 +169,8 @@ _VARIES = re.compile(
 _EXIT_WAIT_S = 90
 _WORD = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_")
 #: A text in which each line is quoted or indented alike: an excerpt that was pasted.
-_PASTED = re.compile(rb"(`{0,3}(?:>[ \t]?)*[ \t]*)[^\n]*(?:\n(?:\1[^\n]*|[> \t\r]*))*")
+#: Each line is tried in one way only, or blank lines would take exponential time.
+_PASTED = re.compile(rb"(`{0,3}(?:>[ \t]?)*[ \t]*)[^\n]*(?:\n(?=(\1[^\n]*|[> \t\r]*(?=\n|\Z)))\2)*")
 
 
 @dataclass(slots=True)
