@@ -487,6 +487,16 @@ def ntasks_and_per_node(facts: LintFacts) -> Hits:
             "note",
             "Slurm may spread the tasks over several nodes, each with as many GPUs.",
         )
+    spread = {"ntasks-per-node", "exclusive", "distribution", "mincpus"} & set(facts.options)
+    nodes = facts.nodes or tasks
+    if tasks and nodes and 1 < nodes < tasks and tasks % nodes == 0 and not spread:
+        yield RuleHit(
+            facts.options["ntasks"].start,
+            f"{tasks} tasks and {nodes} nodes, and no --ntasks-per-node",
+            f"write: #SBATCH --ntasks-per-node={tasks // nodes}",
+            "note",
+            "where nodes are shared, Slurm may put most tasks on one of them.",
+        )
     if tasks and product and tasks != product:
         yield RuleHit(
             facts.options["ntasks"].start,

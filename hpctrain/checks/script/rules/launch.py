@@ -997,6 +997,22 @@ rule(
     )
 )
 
+rule(
+    "blocking-wait",
+    "note",
+    "only one of the two should be set: with blocking wait, each collective blocks the process until"
+    " it ends, and the other setting has no effect.",
+    "torch.distributed documentation",
+    once=True,
+)(
+    pattern(
+        r"(?:export[ \t]+)?(?:\w+=\S*[ \t]+)*?((?:TORCH_)?NCCL_BLOCKING_WAIT=[\"']?1)\b",
+        r"\1, and asynchronous error handling as well",
+        r"remove it: asynchronous error handling is the default",
+        unless=r"\A(?![\s\S]*\n[^#\n]*ASYNC_ERROR_HANDLING=[\"']?[1-3])",
+    )
+)
+
 # ---- Slurm's variables ---------------------------------------------------------------------------
 
 _TASKS = (

@@ -507,7 +507,7 @@ rule(
     once=True,
 )(
     pattern(
-        r"set[ \t]+(?:-\w*e|[^\n]*-o[ \t]+errexit)(?:(?!\bset[ \t]+\+\w*e)[\s\S]){0,8000}?\n[ \t]*"
+        r"set[ \t]+(?:(?:-\w+[ \t]+)*-\w*e|[^\n]*-o[ \t]+errexit)(?:(?!\bset[ \t]+\+\w*e)[\s\S]){0,8000}?\n[ \t]*"
         r"(?P<at>(?:source|\.)[ \t]+[\"']?(\S*/\.(?:bashrc|bash_profile|profile))\b(?![^\n]*\|\|))",
         r"\2 runs under set -e",
         r"move `set -e` below it",
@@ -843,8 +843,9 @@ rule(
     once=True,
 )(
     pattern(
-        r"(?:srun|singularity|apptainer|bash)\b[^\n]*?(?:\\\n[^\n]*?)*?[ \t]-l?c[ \t]+"
-        r"[\"'](?![\"']|[^\n]*\bset -)\s*(?:[^\n&|;]*[;\n]\s*){0,6}?"
+        r"(?:srun|singularity|apptainer|bash)\b[^\n]*?(?:\\\n[^\n]*?)*?"
+        r"(?:[ \t]-l?c[ \t]+[\"'](?![\"'])|\bbash[ \t]+<<-?[\"']?\w+[\"']?\n)"
+        r"(?![^\n]*\bset -)\s*(?:[^\n&|;]*[;\n]\s*){0,6}?"
         r"(?P<at>cd[ \t]+[^\s;&|]+)[ \t]*[;\n](?=\s*\w)",
         r"nothing tests: \1",
         r"write: \1 || exit 1",
