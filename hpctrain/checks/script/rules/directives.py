@@ -643,7 +643,7 @@ rule(
     pattern(
         r"(?:--ntasks[= ]|-n[= ]?)(3[2-9]|[4-9]\d|\d{3,})(?!\S)",
         r"\1 tasks on any number of nodes, and --mem for each of them",
-        r"add: #SBATCH --nodes=1, or write --mem-per-cpu",
+        r"write --mem-per-cpu=4G in place of --mem, or add --nodes",
         unless=r"--nodes|\s-N|tasks-per-node|--nodelist|\s-w[ =]|--mem-per-cpu"
         r"|\A(?![\s\S]*#SBATCH[^\n]*--mem[= ][1-9])",
     )
