@@ -605,8 +605,7 @@ rule(
 )(
     pattern(
         # A chain of jobs, one after the other, needs no number.
-        r"(?:--array[= ]|-a[= ]?)[\"']?(\d+[-,:%\d]*)(?<!%1)(?<![-,:%]\d%1)(?=[\s\"']|\Z)"
-        r"(?<!\s0)(?<!=0)",
+        r"(?:--array[= ]|-a[= ]?)[\"']?(\d+[-,][-,:%\d]*)(?<!%1)(?=[\s\"']|\Z)",
         r"--array=\1 starts several tasks, and no line uses their number",
         r'give it to the program, such as: --seed "$SLURM_ARRAY_TASK_ID"',
         # Those read it themselves, or take their work from a queue.

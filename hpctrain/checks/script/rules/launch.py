@@ -989,9 +989,10 @@ rule(
     "srun(1) --input; bash(1) REDIRECTION",
 )(
     pattern(
-        r"(?m)(?:IFS=\S*[ \t]+)?read\b(?![^\n]*[ \t]-u|[^\n]*<&)[^\n]*\n?[ \t]*do\b(?:"
-        r"(?!^[ \t]*done\b)[\s\S])*?"
-        rf"^[ \t]*(?P<at>srun|ssh)\b(?!{REST}(?:<|[ \t]-n[ \t]|--input|--pty)|{REST}&[ \t]*$)",
+        r"(?m)(?:IFS=\S*[ \t]+)?read\b(?![^\n]*[ \t]-u|[^\n]*<&)[^\n]*\n?[ \t]*do\b"
+        r"(?:(?!^[ \t]*done\b)[\s\S])*?^[ \t]*"
+        rf"(?P<at>srun\b(?!{REST}(?:<|--input|--pty))|ssh\b(?!{REST}(?:<|[ \t]-\w*n\w*[ \t])))"
+        rf"(?!{REST}&[ \t]*$)",
         r"\1 in the loop reads the list of the loop",
         r"write: \1 … < /dev/null",
     )

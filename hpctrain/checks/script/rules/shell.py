@@ -774,7 +774,7 @@ rule(
         r"(?:(?:-z[ \t]+[\"']?\$\{?\d[^\n]*?|[\"']?\$#[\"']?[ \t]+-(?:lt|eq|ne|le)[ \t]+\d+)"
         r"[ \t]*\]\]?[ \t]*;?[ \t]*\n?[ \t]*then[ \t]*\n"
         r"|[^\n]*?(?:-z|![ \t]+-[fdesr])[ \t][^\n]*?\]\]?[ \t]*;?[ \t]*\n?[ \t]*then[ \t]*\n"
-        r"[ \t]*(?:echo|printf)[^\n]*(?:\berror|usage|please|supply|provide|required|missing"
+        r"[ \t]*(?:echo|printf)[^\n]*(?:\berror|usage|please|supply|provide|required|(?<!no )missing"
         r"|not found|not exist|not set)[^\n]*\n)"
         r"(?:[ \t]*(?:echo|printf|usage|print_usage|cat|#)[^\n]*\n|[ \t]*\n){0,8}"
         r"[ \t]*(?P<at>exit(?:[ \t]+0)?)[ \t]*(?=[;\n#])",
@@ -809,14 +809,15 @@ rule(
     once=True,
 )(
     pattern(
-        r"(?!(?:echo|printf|test|shift|awk|trap)\b|[\[-])(?:[^\n'#;|&]|\\\n)*?\$(?:1|\{1\})(?!\d)",
+        r"(?!(?:echo|printf|test|shift|awk|trap)\b|[\[-])(?:[^\n'#;|&]|\\\n)*?(?<!\\)\$(?:1|\{1\})(?!\d)",
         r"nothing tests whether $1 is given",
         r'write above it: : "${1:?usage: sbatch SCRIPT ARGUMENT}"',
         unless=r"\$#|\$\{?@|\$\*|\$\{\d[:?+=-]|[ \t]-[a-z][ \t]+[\"']?\$\{?\d\}?[\"']?[ \t]"
         r"|\$\{?1\}?[\"']?[ \t]+(?:[!=]|-[a-z])"
         r"|set[ \t]+-\w*u|-o nounset|getopts|\bshift\b|case[ \t]+[\"']?\$\{?1|\(\)|\bfunction\b"
         r"|:\?|#!.*-\w*u"
-        # The variable that has it is tested.
+        # Another shell has it, or the variable that has it is tested.
+        r"|sh[ \t]+-\w*c[ \t]+'[^']*\$\{?1\b"
         r"|\b(\w+)=[\"']?\$\{?1\b[\s\S]*(?:-[zn]|\[\[?)[ \t]+[\"']?\$\{?\1\b",
     )
 )
@@ -928,7 +929,7 @@ rule(
         r"(?:export[ \t]+)?(\w+)=[\"'](~/[^\"'\n]*)[\"']",
         r"\1 is \2, in quotes",
         r"write: \1=\2",
-        unless=r"\$\{\w+(?:#|/)[\\\"']*~|expanduser|\beval\b",
+        unless=r"\$\{\w+(?:#|/)[\\\"']*~|expanduser|\b(?:ssh|scp|rsync)\b|sh[ \t]+-\w*c\b|\beval\b",
     )
 )
 
