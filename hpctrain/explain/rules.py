@@ -305,8 +305,12 @@ OWN: tuple[tuple[Role, tuple[str, ...], str], ...] = (
             "launcher: done. job exited without errors",
             "reached required accuracy - stopping",
             "total wall time: ",
+            "epochs completed in ",
+            "训练结束",
+            "训练完成",
         ),
         (
+            r"^\d+ epochs completed in [\d.]+ hours|^\W{0,9}(?:模型)?训练(?:结束|完成)\W*(?:\||$)|"
             r"^GROMACS reminds you:|^Launcher: Done\. Job exited without errors|"
             r"^Total wall time: \d+:\d\d:\d\d$|^\s*JOB DONE\.$|reached"
             r" required accuracy - stopping"
