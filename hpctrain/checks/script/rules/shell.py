@@ -962,6 +962,22 @@ def _batch_traps(facts: LintFacts, signal: str) -> list[SimpleCommand]:
     return [trap for trap in traps if signal in _trapped(trap)]
 
 
+rule(
+    "trap-without-signal",
+    "warning",
+    "Slurm sends USR1 and USR2 only where --signal requests it; at the time limit it sends TERM.",
+    "sbatch(1) --signal",
+    once=True,
+)(
+    pattern(
+        r"trap\s[^\n]*\b(?:SIG)?(USR[12])\b",
+        r"nothing sends \1: there is no --signal",
+        r"add: #SBATCH --signal=B:\1@120",
+        unless=r"\b(?:kill|pkill|scancel)\b.*USR|--signal|SIGNAL=|\n# made by hpctrain ",
+    )
+)
+
+
 @rule(
     "signal-without-trap",
     "warning",
