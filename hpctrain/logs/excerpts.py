@@ -198,8 +198,7 @@ MOST = 4
 #: With this many steps after an error, the next error is a new one.
 _OVER = 3
 #: An error word within this many lines after another belongs to it.
-LINES = 60
-BYTES = 48 * 1024
+LINES, BYTES = 60, 48 * 1024
 _SHOWN_HEAD, _SHOWN_TAIL, _AROUND = 12, 24, 6
 #: Also behind words in its line: `[2025-03-01 10:00:00 TP0] Scheduler hit an exception: `, or a prompt.
 _TRACEBACK = re.compile(

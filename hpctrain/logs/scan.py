@@ -127,15 +127,13 @@ class LineAt:
 #: The exception in a line after a logger's or handler's prefix; each signature asks for it.
 _logged = lru_cache(maxsize=16)(logged_exception)
 _SHOWN = 300
-#: Maximum distance of `near`, in lines.
-_NEAR = 40
-_NEAR_BYTES = 32768
-_MOST_WAITING = 1000
+#: Maximum distance of `near`, in lines and bytes.
+_NEAR, _NEAR_BYTES = 40, 32768
 #: Bytes between two counts of steps: a log may consist only of lines with error words.
 _LEAST = 512
 #: Details missing in the first line of an error may follow within this many lines.
 _BELOW = 8
-_MOST_KEYS = 4096
+_MOST_WAITING, _MOST_KEYS = 1000, 4096
 #: Frequent literals of a piece are sampled: only one window in so many is searched, and fewer for
 #: each `_MORE` bytes of the file, so that the time depends on a file's size and not on repetitions.
 #: A window is as long as an error with its context. The ends of a file are always searched
@@ -151,10 +149,8 @@ _FIRST = re.compile(
     re.DOTALL,
 )
 _STATUS = re.compile(r"ended with exit code (\d{1,3})")
-#: If this many lines follow a repeated first line, it is not a closing banner.
-_ANOTHER_RUN = 50
-#: Nor if this many steps do.
-_STEPS_OF_A_RUN = 3
+#: If this many lines or steps follow a repeated first line, it is not a closing banner.
+_ANOTHER_RUN, _STEPS_OF_A_RUN = 50, 3
 _MOST_HEADS, _SHORTEST, _COMPARED = 100, 8, 80
 _NO_HEAD = re.compile(
     rb"(?i)traceback|error|warn|\r|\A(?:srun|slurmstepd|In file included from)|\A\W*\Z|[\d\]] ?:? [EF] "
@@ -168,9 +164,18 @@ _VARIES = re.compile(
 #: Seconds during which an ended job may still write, before its next start.
 _EXIT_WAIT_S = 90
 _WORD = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_")
+#: A frame without its indentation, and the line of code behind it.
+_FLAT = re.compile(
+    rb"(?m)^((?: {0,5}\d{1,6}: |\[\w+\]: ?)*)(File \"[^\"\n]+\", line \d+, in [^\n]+\n)\1"
+    rb"(?!File \"|\s|(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b)"
+)
+#: The first frame behind something that a program or container writes before each line.
+_HEADED = re.compile(rb'(?m)^([^%\n"]{3,80}?)  File "[^\n]*\n([^%\n"]{3,80}?)    \S')
 #: A text in which each line is quoted or indented alike: an excerpt that was pasted.
 #: Each line is tried in one way only, or blank lines would take exponential time.
-_PASTED = re.compile(rb"(`{0,3}(?:>[ \t]?)*[ \t]*)[^\n]*(?:\n(?=(\1[^\n]*|[> \t\r]*(?=\n|\Z)))\2)*")
+_PASTED = re.compile(
+    rb"(`{0,3}(?:>[ \t]?){0,4}[ \t]{0,40})[^\n]*(?:\n(?:\1[^\n]*|(?!\1)[> \t\r]*))*"
+)
 
 
 @dataclass(slots=True)
@@ -200,10 +205,8 @@ class FileScan:
     def __init__(
         self, file: LogFile, table: SearchTable, finder: Finder, *, year: int | None
     ) -> None:
-        self.file = file
-        self._table, self._find, self._year = table, finder, year
-        self._line = 1
-        self.size = 0
+        self.file, self._table, self._find, self._year = file, table, finder, year
+        self._line, self.size, self._tail = 1, 0, b""
         self._kept: dict[tuple[str, int | None, str | None, int], _Kept] = {}
         self._waiting: list[tuple[Match, tuple[str, ...], int]] = []
         self._skipped: Counter[int] = Counter()
@@ -213,15 +216,13 @@ class FileScan:
         self._part, self._ended, self._lost, self._ended_steps = 0, False, False, 0
         self._head: tuple[bytes, re.Pattern[bytes]] | None = None
         self._heads: list[int] = []
-        self._heads_seen, self._appended_at = 1, 0
-        self._appended_steps = self._steps.place
+        self._heads_seen, self._appended_at, self._appended_steps = 1, 0, self._steps.place
         self._ended_at: float | None = None
         self._last_at: float | None = None
         self.status: int | None = None
         self.first_failed: list[FirstFailed] = []
         self.unless: set[str] = set()
         self.hits: list[Match] = []
-        self._tail = b""
 
     @property
     def troubles(self) -> list[excerpts.Open]:
@@ -240,6 +241,8 @@ class FileScan:
         self.size += len(piece)
         piece = piece.replace(b"\0", b"")
         piece = _ESCAPE.sub(b"", piece) if b"\x1b" in piece else piece
+        if b'File "' in piece:
+            piece = _FLAT.sub(rb"\1  \2\1    ", _without_heads(piece))
         if date := _DATE.search(piece):
             self._year = 2000 + int(date[1])
         if self.size <= 4 << 20:
@@ -589,6 +592,19 @@ class FileScan:
             trouble.excerpt = replace(trouble.excerpt, **behind)
         self.first_failed = [replace(each, parts=self._part) for each in self.first_failed]
         return self
+
+
+def _without_heads(piece: bytes) -> bytes:
+    """Remove what stands before each line of a traceback and is no label: a time, a level, a
+    container's name.
+    """
+    if (
+        (frame := _HEADED.search(piece)) is None
+        or len({head.translate(None, b"0123456789") for head in frame.groups()}) > 1
+        or not text.label(text.clean(frame[1])).rest.strip()
+    ):
+        return piece
+    return re.sub(rb"(?m)^" + re.sub(rb"[0-9]+", rb"[0-9]+", re.escape(frame[1])), b"", piece)
 
 
 def _head_of(piece: bytes) -> tuple[bytes, re.Pattern[bytes]] | None:
