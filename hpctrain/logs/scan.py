@@ -239,8 +239,7 @@ class FileScan:
         if self.size == 0:
             self._head = _head_of(piece)
         self.size += len(piece)
-        piece = piece.replace(b"\0", b"")
-        piece = _ESCAPE.sub(b"", piece) if b"\x1b" in piece else piece
+        piece = _ESCAPE.sub(b"", piece.replace(b"\0", b""))
         if b'File "' in piece:
             piece = _FLAT.sub(rb"\1  \2\1    ", _without_heads(piece))
         if date := _DATE.search(piece):

@@ -128,8 +128,8 @@ def clean(raw: bytes | str) -> str:
         return text
     text = plain(text)
     for _ in range(8):  # after removing a bar, another bar or a label may follow
-        labels = _LABELS.match(text)  # a label is not overwritten by a bar
-        behind = labels.end() if labels else 0
+        # A label is not overwritten by a bar.
+        behind = labels.end() if (labels := _LABELS.match(text)) else 0
         shorter = text[:behind] + _without_debris(text[behind:])
         if shorter == text:
             break
