@@ -234,7 +234,7 @@ class FileScan:
     def feed(self, piece: bytes, *, following: int = 0) -> None:
         """Search one piece; `following`: bytes of the next one, 0 at the end of the file."""
         begin = _END if self.size == 0 else 0
-        if len(piece) < _END and (pasted := _PASTED.fullmatch(piece)):
+        if len(piece) < begin and (pasted := _PASTED.fullmatch(piece)):
             piece = re.sub(rb"(?m)^" + re.escape(pasted[1]), b"", piece)
         if self.size == 0:
             self._head = _head_of(piece)
