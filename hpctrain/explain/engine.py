@@ -791,7 +791,7 @@ class _DiagnosisRanker:
             usable,
             key=lambda each: (
                 each.launcher,
-                each.ending and not DEADLY.search(each.error),
+                each.ending and not (each.traceback or DEADLY.search(each.error)),
                 matching.of_trouble(each),
                 each.traceback and each.error[:1].isspace(),
                 not (each.traceback or DEADLY.search(each.error)),

@@ -388,7 +388,8 @@ class Open:
             self.excerpt,
             lines=tuple(shown),
             error=error,
-            traceback=is_traceback,
+            # Frames without a head: the beginning of the excerpt was cut.
+            traceback=is_traceback or bool(raised and _EXCEPTION.match(error)),
             raised=raised,
             launcher=is_launcher,
         )
