@@ -826,8 +826,11 @@ class _DiagnosisRanker:
             if match is None or _found(rule.but_not, (match.string,)):
                 continue
             known = {name: value for name, value in match.groupdict().items() if value}
-            shown = match.string.partition("\n")[0][:_EVIDENCE]
-            evidence = Evidence(file=trouble.file, line=trouble.line, text=shown)
+            evidence = Evidence(
+                file=trouble.file,
+                line=trouble.line,
+                text=match.string.partition("\n")[0][:_EVIDENCE],
+            )
             hit = Match(
                 rule=rule.id,
                 evidence=evidence,

@@ -141,8 +141,10 @@ def _as_fix(case: JobContext, now: Layout, new: Layout, need: str) -> Fix:
     if new.micro_batch != now.micro_batch:
         pairs = ((_MICRO, new.micro_batch), (_ACCUMULATION, new.accumulation))
         changes += [change(case, f"training.{name}", value) for name, value in pairs]
-        words.append(f"{_MICRO}: {now.micro_batch} -> {new.micro_batch}")
-        words.append(f"{_ACCUMULATION}: {now.accumulation} -> {new.accumulation}")
+        words += [
+            f"{_MICRO}: {now.micro_batch} -> {new.micro_batch}",
+            f"{_ACCUMULATION}: {now.accumulation} -> {new.accumulation}",
+        ]
     more = f"the global batch stays {rows} sequences{need}"
     if not is_ours(case):
         more += ", if your script takes these options as the Trainer does"

@@ -26,9 +26,10 @@ _HELD_BACK = 16 << 10
 #: With more lines than this after a non-fatal shell message, the script continued; with more than
 #: `_REST`, and no sign of a failure, it may have.
 MUCH, _REST = 500, 5
-#: Lines that one such message may have. An error that was logged as often as `_AGAIN` did not end
-#: the program, unless as many processes failed.
-_MESSAGE, _AGAIN = 6, 50
+#: Lines that one such message may have.
+_MESSAGE = 6
+#: An error that was logged this often did not end the program, unless as many processes failed.
+_AGAIN = 50
 _LOGGER = re.compile(r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b[\]:|>)]* ")
 #: A warning: the program continues.
 #: NCCL also writes WARN of a call that failed, which ends the communicator.

@@ -50,8 +50,10 @@ def body(rule: FailureRule) -> str:
     certainty = "only if no cause is found" if rule.kind == "symptom" else rule.certainty
     stage = _STAGES.get(rule.stage, rule.stage)
     versions = f" Versions: {rule.versions}." if rule.versions else ""
-    parts.append(f"Certainty: {certainty}. Stage: {stage}.{versions}")
-    parts.append(f"Source: {' '.join(rule.source.split())}")
+    parts += [
+        f"Certainty: {certainty}. Stage: {stage}.{versions}",
+        f"Source: {' '.join(rule.source.split())}",
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -205,8 +205,10 @@ class FileScan:
     def __init__(
         self, file: LogFile, table: SearchTable, finder: Finder, *, year: int | None
     ) -> None:
-        self.file, self._table, self._find, self._year = file, table, finder, year
-        self._line, self.size, self._tail = 1, 0, b""
+        self.file = file
+        self._table, self._find, self._year = table, finder, year
+        self._line = 1
+        self.size = 0
         self._kept: dict[tuple[str, int | None, str | None, int], _Kept] = {}
         self._waiting: list[tuple[Match, tuple[str, ...], int]] = []
         self._skipped: Counter[int] = Counter()
@@ -216,13 +218,15 @@ class FileScan:
         self._part, self._ended, self._lost, self._ended_steps = 0, False, False, 0
         self._head: tuple[bytes, re.Pattern[bytes]] | None = None
         self._heads: list[int] = []
-        self._heads_seen, self._appended_at, self._appended_steps = 1, 0, self._steps.place
+        self._heads_seen, self._appended_at = 1, 0
+        self._appended_steps = self._steps.place
         self._ended_at: float | None = None
         self._last_at: float | None = None
         self.status: int | None = None
         self.first_failed: list[FirstFailed] = []
         self.unless: set[str] = set()
         self.hits: list[Match] = []
+        self._tail = b""
 
     @property
     def troubles(self) -> list[excerpts.Open]:

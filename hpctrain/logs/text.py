@@ -128,8 +128,8 @@ def clean(raw: bytes | str) -> str:
         return text
     text = plain(text)
     for _ in range(8):  # after removing a bar, another bar or a label may follow
-        # A label is not overwritten by a bar.
-        behind = labels.end() if (labels := _LABELS.match(text)) else 0
+        labels = _LABELS.match(text)  # a label is not overwritten by a bar
+        behind = labels.end() if labels else 0
         shorter = text[:behind] + _without_debris(text[behind:])
         if shorter == text:
             break
@@ -284,11 +284,8 @@ def time_of(line: str, *, year: int | None = None) -> float | None:
     clock = said["clock"] or said["us_clock"] or said["g_clock"]
     of_year = said["year"] or said["us_year"] or year
     minute = _minute(f"{of_year}-{'-'.join(day)}T{clock[:5]}{said['zone'] or ''}")
-    return (
-        None
-        if minute is None
-        else minute + int(clock[6:]) + float(f"0.{said['part'] or said['g_part'] or 0}")
-    )
+    part = said["part"] or said["g_part"] or 0
+    return None if minute is None else minute + int(clock[6:]) + float(f"0.{part}")
 
 
 @lru_cache(maxsize=256)

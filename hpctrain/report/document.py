@@ -421,14 +421,16 @@ def _efficiency(counted: Efficiency) -> list[Block]:
             )
             for part in counted.parts
         ]
-        found.append(Paragraph("Where the time went", "heading"))
-        found.append(
-            Table(head=("share", "time", "GPU hours", "spent on"), rows=rows, numeric=(0, 1, 2))
-        )
+        found += [
+            Paragraph("Where the time went", "heading"),
+            Table(head=("share", "time", "GPU hours", "spent on"), rows=rows, numeric=(0, 1, 2)),
+        ]
     if counted.next:
         asks = [(ask.line, ask.asked or "-", ask.why) for ask in counted.next]
-        found.append(Paragraph("Request next time", "heading"))
-        found.append(Table(head=("next time", "requested", "because"), rows=asks))
+        found += [
+            Paragraph("Request next time", "heading"),
+            Table(head=("next time", "requested", "because"), rows=asks),
+        ]
     return [*found, *map(Paragraph, counted.notes)]
 
 
@@ -473,21 +475,20 @@ def of_comparison(found: Comparison) -> Document:
     if found.metric:
         better = "higher" if found.higher else "lower"
         summary += f"; ordered by {found.metric}, {better} is better"
-    rows = []
-    for row in found.rows:
-        rows.append(
-            (
-                row.id,
-                row.state,
-                number(row.metric, 5),
-                number(row.best, 5),
-                _dash(row.steps),
-                text.duration(row.seconds)
-                if (row.seconds or row.state in ("completed", "failed"))
-                else "-",
-                *(cell(row.values[key]) if key in row.values else "-" for key in found.keys),
-            )
+    rows = [
+        (
+            row.id,
+            row.state,
+            number(row.metric, 5),
+            number(row.best, 5),
+            _dash(row.steps),
+            text.duration(row.seconds)
+            if (row.seconds or row.state in ("completed", "failed"))
+            else "-",
+            *(cell(row.values[key]) if key in row.values else "-" for key in found.keys),
         )
+        for row in found.rows
+    ]
     runs = Table(
         head=("run", "state", found.metric or "metric", "best", "steps", "took", *found.keys),
         rows=rows,
