@@ -26,8 +26,8 @@ _HELD_BACK = 16 << 10
 #: With more lines than this after a non-fatal shell message, the script continued; with more than
 #: `_REST`, and no sign of a failure, it may have.
 MUCH, _REST = 500, 5
-#: Lines that one such message may have.
-_MESSAGE = 6
+#: Lines that one such message may have; conda's has more.
+_MESSAGE, _LONG = 6, 16
 #: An error that was logged this often did not end the program, unless as many processes failed.
 _AGAIN = 50
 _LOGGER = re.compile(r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b[\]:|>)]* ")
@@ -199,14 +199,17 @@ class RuleMatch:
     @property
     def went_on(self) -> bool:
         """Whether the shell or program wrote more after such a line, or logged it very often."""
-        often = any(hit.count >= _AGAIN for hit in self.hits)
-        if often and _LOGGER.search(self.hits[0].evidence.text):
+        if _LOGGER.search(self.hits[0].evidence.text if self.hits else "") and any(
+            hit.count >= _AGAIN for hit in self.hits
+        ):
             return True
         if not self.passing:
             return False
         first, last = self.hits[0], self.hits[-1]
         between = last.order[1] - first.order[1] if last.order[0] == first.order[0] else 0
-        return last.lines_after + (between if between > _MESSAGE else 0) > _REST
+        # The last line of conda's long message.
+        longest = _LONG if last.evidence.text.startswith("IMPORTANT: ") else _MESSAGE
+        return last.lines_after + (between if between > longest else 0) > _REST
 
     @property
     def certainty(self) -> Certainty:
