@@ -203,8 +203,7 @@ def option_on(facts: LintFacts, name: str, shell: Shell, before: int) -> bool:
     if (name, shell) not in facts.switches:
         facts.switches[name, shell] = list(_switches(facts, name, shell))
     switches = facts.switches[name, shell]
-    earlier = bisect_left(switches, (before,))
-    return earlier > 0 and switches[earlier - 1][1]
+    return (earlier := bisect_left(switches, (before,))) > 0 and switches[earlier - 1][1]
 
 
 def _switches(facts: LintFacts, name: str, shell: Shell) -> Iterator[tuple[int, bool]]:

@@ -294,6 +294,11 @@ _PLACEHOLDER_WORD = re.compile(
     r"|\S*(?:\byour_[a-z]\S*|/your[-_]?\w*(?:/\S*|(?!\S)))"
     r"|(?<!\S)(?:\S*/)?(?:NAME_OF_\w+|(?:PRO?GRA?M|SCRIPT|FILE|ENV|env)_?(?i:name))(?:\.\w+)?(?!\S)"
 )
+#: A published template whose comments say what to edit.
+_TO_EDIT = re.compile(
+    r"(?im)^[ \t]*[^#\n]*#(?!SBATCH)[^\n]*?\b(?:edit|change|replace|adapt|adjust|modify|customi[sz]e|fill[ \t]+in"
+    r"|set|update|placeholders?)\b[^\n]*\b(?:this|these|below|above|your|paths?|placeholders?|here)\b"
+)
 
 
 @rule(
@@ -301,9 +306,10 @@ _PLACEHOLDER_WORD = re.compile(
     "note",
     "sbatch uses the placeholder as the value; lines that contain one are not checked.",
     "sbatch(1)",
+    once=True,
 )
 def template(facts: LintFacts) -> Hits:
-    if is_ours(facts):
+    if is_ours(facts) or _TO_EDIT.search(facts.text):
         return
     match = _PLACEHOLDER.search(facts.text, 0, facts.block.ends)
     if match is not None:
@@ -337,8 +343,10 @@ def _placeholders(facts: LintFacts, command: SimpleCommand) -> list[str]:
 
 def placeholder_lines(facts: LintFacts) -> set[int]:
     """Return the line numbers of directives with a placeholder."""
-    found = _PLACEHOLDER.finditer(facts.text, 0, facts.block.ends)
-    return {facts.line(match.start()) for match in found}
+    return {
+        facts.line(match.start())
+        for match in _PLACEHOLDER.finditer(facts.text, 0, facts.block.ends)
+    }
 
 
 # ---- GPUs, memory, tasks -------------------------------------------------------------------------
@@ -384,6 +392,15 @@ def gpus_is_total(facts: LintFacts) -> Hits:
         )
 
 
+#: A short job, or a script without data loaders, by its name.
+_LIGHT = re.compile(
+    r"\n#SBATCH[^\n]*[ \t](?:--time[= ]|-t[= ]?)[\"']?(?:(?:0+-)?0*(?:0:[0-2]\d|0:30)(?::\d+)?|(?:[0-2]?\d|30)"
+    r"(?::\d\d)?)(?=[\s\"'])|"
+    r"python[\d.]*[ \t](?:-u[ \t]+|-m[ \t]+)?[\w./]*(?:metric|render|sanity|plot|analy[sz]|visuali|demo|infer|convert"
+    r"|smoke|benchmark)\w*(?:\.py)?(?=\s|\Z)"
+)
+
+
 @rule(
     "gpu-without-cores",
     "note",
@@ -410,7 +427,7 @@ def gpu_without_cores(facts: LintFacts) -> Hits:
         for one in facts.steps
         if one.has(*GPU_OPTIONS) and not one.has("cpus-per-task")
     ]
-    if (facts.asks_gpus or steps) and not told and not meant:
+    if (facts.asks_gpus or steps) and not (told or meant or _LIGHT.search(facts.text)):
         yield RuleHit(
             min(asking or steps),
             f"the job requests GPUs and {'one core' if few else 'no cores'} for a task",
@@ -439,7 +456,8 @@ def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
         {"exclusive", "gres"} & set(facts.options)
         or facts.block.hetjobs
         # TACC gives whole nodes.
-        or re.search(r"/work2?/\d{5}/|/scratch\d?/\d{5}/|\bibrun\b|(?i:tacc)", facts.text)
+        or re.search(r"/(?:work2?|scratch\d?|home1)/\d{5}/|\bibrun\b|(?i:tacc)", facts.text)
+        or re.match(r"gpu-a100(?:-dev|-small)?\Z|gh(?:-dev)?\Z", facts.value("partition") or "")
     )
     # Some sites have no GPU directive; hpctrain omits it only if the profile says so.
     if partition and named and not told and not is_ours(facts) and any(map(works, facts.commands)):
@@ -449,6 +467,8 @@ def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
             option.start,
             f"{option.written} {option.value} and no GPU directive",
             "add: #SBATCH --gpus-per-node=1",
+            # Sites that give GPUs without a request for them give whole nodes.
+            "note" if option is partition and facts.least_nodes > 1 else None,
         )
 
 
@@ -489,13 +509,22 @@ def ntasks_and_per_node(facts: LintFacts) -> Hits:
         )
     spread = {"ntasks-per-node", "exclusive", "distribution", "mincpus"} & set(facts.options)
     nodes = facts.nodes or tasks
-    if tasks and nodes and 1 < nodes < tasks and tasks % nodes == 0 and not spread:
+    if (
+        tasks
+        and nodes
+        and 1 < nodes < tasks
+        and not spread
+        and (tasks % nodes == 0 or "gpu" in facts.text.lower())
+    ):
         yield RuleHit(
             facts.options["ntasks"].start,
             f"{tasks} tasks and {nodes} nodes, and no --ntasks-per-node",
-            f"write: #SBATCH --ntasks-per-node={tasks // nodes}",
+            f"write: #SBATCH --ntasks-per-node={-(-tasks // nodes)}"
+            + (", and remove --ntasks" if tasks % nodes else ""),
             "note",
-            "where nodes are shared, Slurm may put most tasks on one of them.",
+            "where nodes are shared, Slurm may put most tasks on one of them."
+            if tasks % nodes == 0
+            else "the nodes get different numbers of tasks, and the ranks on a node do not match its GPUs.",
         )
     if tasks and product and tasks != product:
         yield RuleHit(
@@ -668,7 +697,7 @@ rule(
     "sbatch(1) --nodelist",
 )(
     pattern(
-        r"(?:--nodelist[= ]|-w[= ]?)([\w.-]*(?:\d|\[\d+\]))(?=\s|\Z)",
+        r"(?:--nodelist[= ]|-w[= ]?)([\w.-]*(?:\w|\[\d+\]))(?=\s|\Z)",
         r"the job runs on \1 only",
         r"remove it, or request what the node has: --constraint, --partition, --gpus-per-node=TYPE:N",
     )
@@ -705,7 +734,11 @@ def log_overwritten(facts: LintFacts) -> Hits:
             yield RuleHit(
                 option.start,
                 f"every job writes into {value}",
-                "write: --" + re.sub(r"(\.\w+)?\Z", r"_%j\1", f"{option.name}={value}", count=1),
+                "write: "
+                + " and ".join(
+                    re.sub(r"(?<!%j)(\.\w+)?\Z", r"_%j\1", f"--{one.name}={name}", count=1)
+                    for one, name in _logs(facts)
+                ),
                 "note",
                 "the next job empties the log of this one.",
             )
@@ -747,7 +780,12 @@ rule(
 )
 def log_directory(facts: LintFacts) -> Hits:
     itself = (one for _, one in facts.variables("0", "BASH_SOURCE") if one.name not in TALKERS)
-    if is_ours(facts) or any("sbatch" in facts.shown(one) for one in itself):
+    if (
+        is_ours(facts)
+        or any("sbatch" in facts.shown(one) for one in itself)
+        # The header may tell the reader to make it.
+        or re.search(r"(?m)^#(?!SBATCH)[^\n]*\bmkdir\b", facts.text)
+    ):
         return
     for option, value in _logs(facts):
         folder = value.rpartition("/")[0].removeprefix("./").rstrip("/")
@@ -764,9 +802,21 @@ def log_directory(facts: LintFacts) -> Hits:
             yield RuleHit(
                 option.start,
                 f"nothing here makes {folder} for the log",
-                f"write: --{option.name}={value.removeprefix('./').replace('/', '_')}"
+                "write: "
+                + " and ".join(
+                    f"--{one.name}="
+                    + re.sub(r"/" if relative else r"(?<=%[jJA])/", "_", path.removeprefix("./"))
+                    for one, path in _logs(facts)
+                )
                 if "%" in folder
-                else f"before sbatch: mkdir -p {shell.quote(folder)}",
+                else "before sbatch: mkdir -p "
+                + " ".join(
+                    dict.fromkeys(
+                        shell.quote(path.rpartition("/")[0])
+                        for _, path in _logs(facts)
+                        if "/" in path
+                    )
+                ),
             )
 
 

@@ -380,8 +380,9 @@ def fixed_port(facts: LintFacts) -> Hits:
     alone = (
         ("exclusive" in facts.options and facts.value("exclusive") is None)
         or facts.value("mem") == "0"
-        # Few nodes have more than 8 GPUs.
-        or (facts.gpus_per_node or facts.count("gpus-per-task") or 0) >= 8
+        # Few nodes have more than 8 GPUs; those of jobs on several nodes often have 4.
+        or (facts.gpus_per_node or facts.count("gpus-per-task") or 0)
+        >= (4 if facts.least_nodes > 1 else 8)
         # Sites that give GPUs without a request for them give whole nodes.
         or ((facts.least_nodes > 1 or "hsn0" in facts.text) and not facts.asks_gpus)
     )
@@ -413,12 +414,14 @@ def fixed_port(facts: LintFacts) -> Hits:
     found = {
         port[1]: RuleHit(
             word.parts[-1].start,
-            f"{name} always has the port {port[1]}",
+            f"{name} {'defaults to' if ':-' in word.text else 'always has'} the port {port[1]}",
             # Below 32768, where Linux's ephemeral ports begin.
-            f"write: {name if name[0] != '-' else 'MASTER_PORT'}=$((20000 + SLURM_JOB_ID % 9000))",
+            f"write: {name}={word.text.replace(port[1], '$((20000 + SLURM_JOB_ID % 9000))')}",
         )
         for name, word in reversed(words)
-        if (port := re.search(r"(?:^|:|:-)(\d{4,5})\}?\Z", word.text, re.ASCII))
+        # The default of an argument is not fixed.
+        if (port := re.search(r"(?:^|:|(?<!\$\{\d):-)(\d{4,5})\}?\Z", word.text, re.ASCII))
+        if not re.match(r"\$\{\d", word.text)
         if word.parts[-1].kind != "arith"
     }
     return found.values()
@@ -626,7 +629,19 @@ def scontrol_in_container(facts: LintFacts) -> Hits:
 )
 def tasks_without_srun(facts: LintFacts) -> Hits:
     several = facts.count("ntasks") or facts.count("ntasks-per-node") or 1
-    started = facts.steps or facts.launches or any(facts.named(*_REMOTE)) or sources(facts)
+    # A step of one task is one process, too.
+    started = (
+        any(
+            several > 1 or facts.least_nodes > 1 or (facts.step_tasks(one) or 1) > 1
+            for one in facts.steps
+        )
+        or any(not one.starts.startswith("python") for one in facts.steps)
+        or facts.block.hetjobs
+        or {"gpus-per-task", "ntasks-per-gpu"} & set(facts.options)
+        or facts.launches
+        or any(facts.named(*_REMOTE))
+        or sources(facts)
+    )
     working = [one for one in facts.commands if works(one)]
     here = [one for one in working if one.place == "batch"]
     lines = re.sub(r"(?m)^[ \t]*#.*", "", facts.text)
@@ -668,7 +683,8 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
     elif several > 1 and working:
         option = facts.options.get("ntasks") or facts.options["ntasks-per-node"]
         why = "a task is a process; cores of one process are requested with --cpus-per-task."
-        if not (parallel or told):
+        # On one node, the batch shell has the cores of all tasks.
+        if not (parallel or told or (facts.nodes == 1 and "cpus-per-task" in facts.options)):
             yield RuleHit(option.start, what, f"write: --cpus-per-task={several}", "note", why)
     elif (facts.gpus_per_node or 0) > 1 and not (_USES_ALL.search(lines) or parallel):
         plain = [
@@ -681,7 +697,8 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
             RuleHit(
                 one.start,
                 f"the job has {facts.gpus_per_node} GPUs on a node, and {one.name} starts one process",
-                f"torchrun --standalone --nproc_per_node={facts.gpus_per_node} …",
+                "request one GPU; or, if the program uses torch.distributed: torchrun --standalone"
+                f" --nproc_per_node={facts.gpus_per_node} …",
                 "note",
                 "it uses one GPU, unless the program starts others or splits the model.",
             )
@@ -778,7 +795,8 @@ def gpus_hidden(facts: LintFacts) -> Hits:
         missing = max(named, default=0) >= have and "exclusive" not in facts.options
         # Each step gets its own value, and hpctrain knows the site.
         equal = len(named) == have and not missing
-        whole = whole and not (equal and (facts.steps or is_ours(facts)))
+        # So many GPUs are often those of a whole node.
+        whole = whole and not (equal and (facts.steps or is_ours(facts) or have >= 4))
         if (
             named
             and command.place != "unknown"
@@ -823,7 +841,8 @@ rule(
     once=True,
 )(
     pattern(
-        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(torchrun|accelerate launch|deepspeed|vllm serve)\b",
+        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(torchrun|accelerate launch|deepspeed|vllm serve"
+        rf"|(?:singularity|apptainer) (?:exec|run)\b(?={REST}--nv\b{REST}[\s/]python))(?![\w-])",
         r"\1 runs, and nothing requests GPUs",
         r"add: #SBATCH --gpus-per-node=1",
         unless=r"(?i)#SBATCH[^\n]*(?:gpu|gres|tres|exclusive|[ahv]100|booster|cuda)|--gpus|--gres|--cpu\b|use_cpu"
@@ -944,10 +963,11 @@ rule(
     once=True,
 )(
     pattern(
-        r"unset[ \t]+(?:\w+[ \t]+)*CUDA_VISIBLE_DEVICES\b",
-        r"CUDA_VISIBLE_DEVICES is removed",
+        r"unset[ \t]+(?:\w+[ \t]+)*CUDA_VISIBLE_DEVICES\b"
+        r"|(?:export[ \t]+)?CUDA_VISIBLE_DEVICES=[\"']?(?:\$\(|`)[ \t]*(?:nvidia-smi|gpustat)\b",
+        r"CUDA_VISIBLE_DEVICES is removed or overwritten",
         r"remove the line",
-        unless=r"CUDA_VISIBLE_DEVICES=",
+        unless=r"CUDA_VISIBLE_DEVICES=(?![\"']?(?:\$\(|`)[ \t]*(?:nvidia-smi|gpustat))",
     )
 )
 
@@ -979,6 +999,22 @@ rule(
         r"ssh[ \t]+(?:-[A-Za-z][ \t]+)*[\"']?(\$\{?\w+\}?)[\"']?[ \t]*(?=[\n;]|\Z)",
         r"ssh \1 has no command",
         r"write: ssh \1 'mkdir -p …; cp …'",
+    )
+)
+
+rule(
+    "step-per-node",
+    "note",
+    "when the launcher of one node ends, those of the others wait until they time out.",
+    "srun(1) --kill-on-bad-exit",
+    once=True,
+)(
+    pattern(
+        rf"srun\b(?={REST}(?<=\s)(?:-w[= ]?|--nodelist[= ])[\"']?\$)"
+        rf"{REST}\b(torchrun|accelerate[ \t]+launch|torch\.distributed\.(?:run|launch))\b{REST}&(?![&>])",
+        r"each node has an srun of its own, which starts \1",
+        f"one srun --ntasks-per-node=1 --kill-on-bad-exit=1 for all nodes: torchrun {_C10D[5:]}",
+        unless=r"\bwait -n\b",
     )
 )
 

@@ -33,7 +33,8 @@ _OTHER_MODULES = re.compile(
     r"(?:\s+(?:cuda|cudnn|nccl|gcc|openmpi|cmake|git)(?![a-z])[^\s;]*)+)\s*\Z|(?:source|\.)\s+/path/to/",
     re.IGNORECASE,
 )
-_CONDA_MODULE = re.compile(r"(?:module|ml)\s.*(?:conda|mamba|forge|python)", re.IGNORECASE)
+#: Miniforge modules prepare conda.
+_CONDA_MODULE = re.compile(r"(?:module|ml)\s.*(?:(?<!micro)conda|python)", re.IGNORECASE)
 #: Slurm signals the tasks, unless the batch shell is named.
 _SENDS = re.compile(
     r"\bscancel\b(?![^;|&]*(?:--batch|\s-\w*b))[^;|&]*?(?:-s\s*|--signal[= ]|-)(?:SIG)?USR[12]\b"
@@ -47,7 +48,7 @@ _AFTERWARDS = re.compile(
     r"(?:echo|printf|date|cp|mv|rm|kill|conda|mamba|deactivate|set|rsync|touch|sync|sleep|mkdir|pwd"
     r"|ls|cat|find|tar|chmod|unset|module|ml|cd|df|du|seff|sacct|nvidia-smi|rocm-smi|dcgmi|true|:"
     r"|uname|hostname|whoami|uptime|free|wc|tail|head|zip|gzip|git|mailx?|sendmail|curl|scontrol|squeue|sstat"
-    r"|popd|pushd|aws|rclone|gsutil|mutt|sbatch|sha256sum|md5sum)\Z"
+    r"|popd|pushd|pkill|killall|aws|rclone|gsutil|mutt|sbatch|sha256sum|md5sum)\Z"
 )
 _TRAINING_PROGRAMS = re.compile(
     r"(?:papermill|jupyter|vllm|uvicorn|ollama|Rscript|julia|go|java|cargo|matlab|octave|perl|ruby|node|npm"
@@ -62,22 +63,30 @@ _PREPARES = re.compile(
     re.IGNORECASE,
 )
 _SMALL = re.compile(
-    r"^(?!(?:ba|z)?sh )\S+ -(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip3? |(?:rocm|nvidia)-smi"
+    r"^(?!(?:ba|z)?sh )\S+ -(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip3? |uv (?:sync|venv|pip)\b"
+    r"|(?:singularity|apptainer) pull|(?:rocm|nvidia)-smi"
 )
 _GIVES_UP = ("exit", "return", "false", "exec", "kill")
 
 
 def _runs_script(command: SimpleCommand) -> bool:
     file = next((word.text for word in command.words[1:] if word.text[:1] not in ("-", "+")), "")
-    named = file.endswith(".sh") or "$" not in file
-    return command.name in ("bash", "sh") and bool(file) and named and not _PREPARES.search(file)
+    return (
+        command.name in ("bash", "sh")
+        and bool(file)
+        and (file.endswith(".sh") or "$" not in file)
+        and not _PREPARES.search(file)
+    )
 
 
 def _is_condition(facts: LintFacts, command: SimpleCommand) -> bool:
-    line = facts.text[max(0, command.start - 200) : command.start]
     return (
         command.after in ("||", "&&")
-        or re.search(r"(?:\b(?:if|elif|while|until)|(?<![$\w])!)\s+\Z", line) is not None
+        or re.search(
+            r"(?:\b(?:if|elif|while|until)|(?<![$\w])!)\s+\Z",
+            facts.text[max(0, command.start - 200) : command.start],
+        )
+        is not None
     )
 
 
@@ -134,7 +143,10 @@ def _works_long(command: SimpleCommand, *, calls_work: bool) -> bool:
     words = command.call.rest if command.call else command.words
     line = " ".join(word.program for word in words)
     small = _SMALL.search(line) or (command.call and command.call.starts in HARMLESS - {"env"})
-    return bool(known and not small and not idle)
+    # A warm-up.
+    return bool(known and not small and not idle) and not any(
+        operator in (">", "&>") and to.text == "/dev/null" for operator, to in command.redirects
+    )
 
 
 def _reads_status(command: SimpleCommand) -> bool:
@@ -295,7 +307,9 @@ def exit_code_lost(facts: LintFacts) -> Hits:
             trained[-1].start,
             f"{trained[-1].name or 'the training'} may fail, and the job ends with the code of:"
             f" {shown}",
-            'after it: status=$?, and as the last line: exit "$status"',
+            'after it: status=$?, and as the last line: exit "$status"'
+            if len(trained) == 1
+            else "above the first step: set -e",
         )
     scopes = {one: one.scope.inside("file", "loop", "if", "case", "(") for one in trained}
     kinds = {one: scope.kind for one, scope in scopes.items() if scope}
@@ -432,18 +446,27 @@ _FOR_PROGRAMS = re.compile(
 )
 def continuation_missing(facts: LintFacts) -> Hits:
     for before, command in pairwise(facts.commands):
-        above = facts.text[max(0, command.start - 400) : command.start].rstrip().rpartition("\n")[2]
+        text = facts.text[max(0, command.start - 400) : command.start]
+        above = text.rstrip().rpartition("\n")[2]
         word = command.words[0].text if command.words else ""
         option = re.match(r"--?[A-Za-z]", word) and not command.assignments
         # A container command with options on separate lines ends without an image.
         image = word.endswith((".sif", ".sqsh", ".simg")) and "\\\n" in facts.shown(before)
         alone = not word and any(operator == ">&" for operator, _ in command.redirects)
-        misses = option or image or (alone and not command.assignments)
+        misses = (
+            option
+            or image
+            or (alone and not command.assignments)
+            # A blank behind the backslash.
+            or re.search(r"(?m)^[ \t]*[^#\s][^#\n]*[ \t]\\[ \t]+\n[ \t]+\Z", text)
+        )
         if misses and not above.startswith("#SBATCH"):  # directives have no line continuation
             yield RuleHit(
                 command.start,
                 f"{word or 'a redirection'} begins a command of its own",
-                "write a backslash at the end of the line above",
+                "remove the blanks behind the backslash of the line above"
+                if above.endswith("\\")
+                else "write a backslash at the end of the line above",
                 "warning" if alone else "error",
             )
 
@@ -476,9 +499,15 @@ def pythonbuffered(facts: LintFacts) -> Hits:
     "scontrol(1); slurm.conf(5) AccountingStoreFlags",
 )
 def secret_in_script(facts: LintFacts) -> Hits:
-    fix = 'keep it in a file with mode 0600, and: export NAME="$(< ~/.config/NAME)"'
     kinds = {one.start(): one[0].lstrip("\"'")[:3] for one in secrets.spans(facts.text)}
-    return [RuleHit(at, f"a token ({kind}…) is in the script", fix) for at, kind in kinds.items()]
+    return [
+        RuleHit(
+            at,
+            f"a token ({kind}…) is in the script",
+            'keep it in a file with mode 0600, and: export NAME="$(< ~/.config/NAME)"',
+        )
+        for at, kind in kinds.items()
+    ]
 
 
 rule(
@@ -540,7 +569,7 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
     for command in facts.named("conda", "mamba", "micromamba") if not known else ():
         hooked = min(hooks, default=command.start) < command.start
         module = min(modules, default=command.start) < command.start and not sourced
-        activates = command.words[1:2] and command.words[1].text in ("activate", "deactivate")
+        activates = command.words[1:2] and command.words[1].text == "activate"
         if activates and not command.shell.via and (module or not hooked):
             yield RuleHit(
                 command.start,
@@ -585,19 +614,20 @@ def script_directory(facts: LintFacts) -> Hits:
 rule(
     "relative-directory",
     "note",
-    "it counts from the directory where sbatch was called; from another one it fails, and the script"
-    " continues.",
+    "where there is no such directory, the script continues in the wrong one.",
     "sbatch(1) --chdir; bash(1) cd",
     once=True,
 )(
     pattern(
-        r"(?<=\n)((?:cd|pushd)[ \t]+[\"']?[\w.][^\s;&|$`]*[ \t]*(?=[\n;#]|\Z)"
-        r"|python3?[ \t]+\.\./\S+"
+        r"(?<=\n)(?:cd[ \t]+(?:\./)?\w[^\s;|$`]*[ \t]*"
+        r"(?:&&[ \t]*(?:python|make|cmake|bash|\./)[^\n]*\n"
+        r"|\n(?:(?![ \t]*(?:cd|pushd|popd)\b)[^\n()]*\n){0,20}?(?:python|make|cmake)[^\n()]*\n)"
+        r"(?:(?![ \t]*(?:cd|pushd|popd|if|for|while|case)\b)[^\n()]*(?:\([^\n]*)?\n){0,40}?(?=cd)"
+        r"|(?=eval))(?P<at>cd[ \t]+(?:\./)?\w[^\s;&|$`]*[ \t]*(?=[\n;#]|\Z)"
         r"|eval[ \t]+\"?\$\(\.{1,2}/[^\s)]+)",
-        r"\1 depends on where sbatch is called, and may fail",
+        r"\g<at> counts from the directory of the cd above, or of sbatch, and may fail",
         r"write above it: cd /path/of/the/project || exit 1",
-        unless=r"(?m)^[ \t]*(?:cd|pushd)[ \t]+[\"']?[/~$]|^[ \t]*set -\w*e|^#!.*\s-\w*e|errexit|--chdir"
-        r"|^#SBATCH -D|\b(?:mkdir|git clone)\b",
+        unless=r"(?m)^[ \t]*set -\w*e|^#!.*\s-\w*e|errexit|\b(?:mkdir|git clone)\b",
     )
 )
 
@@ -609,9 +639,10 @@ rule(
     once=True,
 )(
     pattern(
-        r"(?:export[ \t]+)?(\w+)=([\"']?)(/(?:tmp|dev/shm)/[\w/-]+)\2[ \t]*(?=[\n#]|\Z)",
-        r"\1 is \3 in every job",
-        'write: \\1="\\3-$SLURM_JOB_ID", and: trap \'rm -rf "$\\1"\' EXIT',
+        r"(?:export[ \t]+)?(\w+)=([\"']?)(/(?:tmp|dev/shm)/[\w/-]+)\2[ \t]*(?=[\n#]|\Z)"
+        r"|(?:export[ \t]+)?(TE?MP(?:_?DIR)?)=[\"']?(/[\w/-]*/\$\{?USER\}?)[\"']?[ \t]*(?=[\n#]|\Z)",
+        r"\1\4 is \3\5 in every job",
+        'write: \\1\\4="\\3\\5/$SLURM_JOB_ID", make it with mkdir -p, and: trap \'rm -rf "$\\1\\4"\' EXIT',
     )
 )
 
@@ -625,49 +656,35 @@ rule(
 )(
     pattern(
         rf"(?:\S*python[\d.]*[ \t]+-m[ \t]+)?((?:(?:uv[ \t]+)?pip3?|conda|mamba|micromamba)[ \t]+install"
-        rf"|uv[ \t]+sync|poetry[ \t]+install|git[ \t]+(?:clone|pull)"
+        rf"(?!(?:[ \t]+-\S+)*[ \t]+uv\b)|poetry[ \t]+install|git[ \t]+(?:clone|pull)"
         r"|python3?[ \t]+setup\.py[ \t]+(?:install|develop|build)"
         r"|wget(?![^\n]*(?:localhost|127\.0|/dev/null|--spider))|(?:huggingface-cli"
         r"|hf)[ \t]+download"
-        rf"|python3?[ \t]+(?:\S*/)?download\w*\.py)\b"
+        rf"|python3?[ \t]+(?:-u[ \t]+)?(?:\S*/)?download\w*\.py)\b"
         rf"(?!{REST}(?:--no-index|--offline|--dry-run))",
         r"\1 runs in the job",
         r"run it once before, on a login node",
-        unless=r"-m venv\b|\bvirtualenv\b|\b(?:conda|mamba) create\b|SLURM_TMPDIR",
+        # Those are made for the job, or once; or to install is all that it does.
+        unless=r"\bvirtualenv\b|\b(?:conda|mamba) create\b|SLURM_TMPDIR|-m venv[^\n]*(?i:tmp)"
+        r"|![ \t]+-[defsr][ \t][^\n]*(?:venv|env\b|activate)"
+        r"|\A(?![\s\S]*\b(?:srun|torchrun|accelerate|deepspeed|Rscript|julia|uv run|(?:singularity|apptainer)[ \t]+"
+        r"(?:exec|run)|python[\d.]*[ \t]+(?!-m[ \t]+(?:pip|venv)|-c|setup\.py|\S*download)))",
     )
 )
 
 
-@rule(
+rule(
     "arguments-in-text",
     "warning",
     "in a longer text it becomes several words: bash -c runs the first alone, and takes the others"
     " for its own $0, $1, ….",
     "bash(1) Special Parameters",
-)
-def arguments_in_text(facts: LintFacts) -> Hits:
-    for command in facts.commands:
-        for word in command.words if command.name not in TALKERS | {"export"} else ():
-            every = [
-                one for one in word.parts if (one.text, one.quoted, one.operand) == ("@", True, "")
-            ]
-            if every and len(word.parts) > 1:
-                yield RuleHit(every[0].start, "$@ is in a longer text", "write: $*")
-
-
-rule(
-    "arguments-unquoted",
-    "note",
-    "arguments with spaces or asterisks become several.",
-    "bash(1) Special Parameters",
-    once=True,
 )(
     pattern(
-        r"(?!(?:echo|printf|logger)\b)(?:\\[\s\S]|\"[^\"\n]*\"|'[^'\n]*'|[^\\\n;|&\"'#])*?"
-        r"(?<=\s)(\$[@*])(?=[\s;|&)]|\Z)|(?:export[ \t]+)?(\w+)=[\"']?\$[@*][\"']?[ \t]*(?=[\n;#])"
-        r"(?=[\s\S]*\$\{?\2\b)",
-        r"\1\2 does not keep the arguments apart",
-        r'write "$@", or keep them in an array: args=("$@"), and then "${args[@]}"',
+        r"(?!(?:echo|printf|logger|export)\b)(?:\\[\s\S]|\"(?:\\[\s\S]|(?!\$@)[^\"\\])*\"|'[^']*'|[^\\\n;|&\"'#])*?"
+        r"\"(?=[^\"])(?:\\[\s\S]|(?!\$@)[^\"\\\n])*(?P<at>\$@)(?:(?<!\"\$@)|(?!\"))",
+        r"$@ is in a longer text",
+        r"write: $*",
     )
 )
 
@@ -802,27 +819,6 @@ rule(
 )
 
 rule(
-    "argument-unchecked",
-    "note",
-    "sbatch starts the script without it too; the program then gets an empty text, or the next word.",
-    "bash(1) PARAMETERS",
-    once=True,
-)(
-    pattern(
-        r"(?!(?:echo|printf|test|shift|awk|trap)\b|[\[-])(?:[^\n'#;|&]|\\\n)*?(?<!\\)\$(?:1|\{1\})(?!\d)",
-        r"nothing tests whether $1 is given",
-        r'write above it: : "${1:?usage: sbatch SCRIPT ARGUMENT}"',
-        unless=r"\$#|\$\{?@|\$\*|\$\{\d[:?+=-]|[ \t]-[a-z][ \t]+[\"']?\$\{?\d\}?[\"']?[ \t]"
-        r"|\$\{?1\}?[\"']?[ \t]+(?:[!=]|-[a-z])"
-        r"|set[ \t]+-\w*u|-o nounset|getopts|\bshift\b|case[ \t]+[\"']?\$\{?1|\(\)|\bfunction\b"
-        r"|:\?|#!.*-\w*u"
-        # Another shell has it, or the variable that has it is tested.
-        r"|sh[ \t]+-\w*c[ \t]+'[^']*\$\{?1\b"
-        r"|\b(\w+)=[\"']?\$\{?1\b[\s\S]*(?:-[zn]|\[\[?)[ \t]+[\"']?\$\{?\1\b",
-    )
-)
-
-rule(
     "name-without-dollar",
     "warning",
     "the program gets the name as a text, and not the value.",
@@ -853,20 +849,155 @@ rule(
     )
 )
 
+
 rule(
-    "mkdir-again",
+    "image-exists",
     "note",
-    "mkdir fails when the directory exists, that is, in every job but the first.",
-    "mkdir(1)",
+    "the pull fails where the file exists, that is, in every job but the first; the old image stays.",
+    "Apptainer user guide, pull",
     once=True,
 )(
     pattern(
-        r"mkdir[ \t]+(?!-)[\"']?((?:[\w./~-]|\$\{?(?:USER|HOME|SCRATCH|WORK)\}?)+)[\"']?[ \t]*"
-        r"(?=[\n;#]|\Z)",
-        r"mkdir \1 fails in the next job",
-        r"write: mkdir -p \1",
-        unless=r"!?[ \t]+-[de][ \t]|\brm[ \t]+-\w*r|SLURM_TMPDIR|\bcd[ \t]+[\"']?\$\{?\w*"
-        r"(?:JOB_?ID|TMP)",
+        rf"(singularity|apptainer)[ \t]+pull\b(?!{REST}(?<=\s)(?:--force|-F)\b)(?!{REST}[ \t]*\|\|)",
+        r"\1 pull does not replace an image",
+        r"write: \1 pull --force",
+        unless=r"(?i)[ \t]-[defs][ \t]+[^\n]*(?:sif|simg|img|image|container)|\brm[ \t]",
+    )
+)
+
+rule(
+    "array-commas",
+    "warning",
+    "blanks alone separate the elements; a comma becomes a part of the value.",
+    "bash(1) Arrays",
+)(
+    pattern(
+        r"(?:declare[ \t]+-a[ \t]+)?(\w+)=\([ \t]*\n?[ \t]*"
+        r"(?:(?:\"[^\"\n]*\"|'[^'\n]*'|[\w./+-]+),[ \t]*\n?[ \t]*){1,99}?"
+        r"(?<=[\s])(?:\"[^\"\n]*\"|'[^'\n]*'|[\w./+-]+),?\s*\)",
+        r"the elements of \1 end with commas",
+        r"write \1 without commas",
+        unless=r"//,|IFS=[\"']?,|%,",
+    )
+)
+
+rule(
+    "pipefail-in-assignment",
+    "warning",
+    "with set -e and pipefail a program that finds nothing ends the job here, without a message.",
+    "bash(1) set",
+)(
+    pattern(
+        r"(\w+)=[\"']?\$\((ls|find|grep)\b(?=[^\n]*(?:/dev/null|\bgrep\b))[^\n|]*\|(?!\|)"
+        r"(?![^\n]*\|\|)[^\n]*\)[\"']?[ \t]*(?=\n)",
+        r"\1 gets nothing where \2 fails, and the job ends",
+        r"write at its end: || true",
+        # Under a test of the directory, it finds something.
+        unless=r"-[def][ \t][^\n]*\n[ \t]*\w+=[^\n]*\$\((?:find|ls|grep)\b"
+        r"|\A(?![\s\S]*\n[ \t]*set[ \t]+-[^\n]*pipefail)"
+        r"|\A(?![\s\S]*\n[ \t]*set[ \t]+(?:-\w*e|[^\n]*errexit))",
+    )
+)
+
+rule(
+    "steps-in-shell",
+    "note",
+    "the shell ends with the code of its last command, so that a failure of the first is lost.",
+    "bash(1) EXIT STATUS",
+    once=True,
+)(
+    pattern(
+        r"(?:srun|singularity|apptainer|(?:/bin/)?bash)\b[^\n]*?(?:\\\n[^\n]*?)*?"
+        r"[ \t]-\w*c[ \t]+([\"'])(?:(?!\1|\bset[ \t]+-)[\s\S]){0,2000}?"
+        r"(?:\n|;)[ \t]*(?P<at>(?:python[\d.]*|torchrun)[ \t]+(?!-c|-m[ \t]+pip)(\S+)"
+        r"(?:(?!\1|&&|\|\||;)[^\n\\]|\\[\s\S])*)(?:;[ \t]*|\n)"
+        r"(?:(?!\1)[\s\S]){0,2000}?(?<=[\n;\s])(?:python[\d.]*|torchrun)[ \t](?!-c|-m[ \t]+pip)",
+        r"the shell does not test whether \3 succeeds",
+        r"write as the first command of the shell: set -e",
+    )
+)
+
+rule(
+    "killed-by-name",
+    "note",
+    "it also ends the processes of your other jobs on the node.",
+    "pkill(1)",
+    once=True,
+)(
+    pattern(
+        r"(pkill|killall)\b(?![^\n;|&]*(?:-P|--parent|-s|-g|--session|-0|SLURM))"
+        r"[^\n;|&]*?[ \t]([A-Za-z][\w.-]*|\$USER)",
+        r"\1 ends every \2",
+        r'keep its number: pid=$!, and end that: kill "$pid"',
+        unless=r"#SBATCH[^\n]*--exclusive",
+    )
+)
+
+rule(
+    "copy-unchecked",
+    "warning",
+    "when the copy fails, such as at the quota, the only results are lost.",
+    "bash(1) Lists",
+    once=True,
+)(
+    pattern(
+        r"(?:cp|rsync)\b(?:[ \t]+-\S+)*[ \t]+[\"']?(\$\{?\w+\}?|\w[\w./*-]*)(?![\w}])[^\n&|;]*\n"
+        r"(?:[ \t]*(?:(?:echo|printf|cp|rsync|cd|date|#)[^\n&|]*|fi|done)?\n){0,6}?"
+        r"[ \t]*(?P<at>rm[ \t]+-\w*r\w*[ \t]+[\"']?(?:\1"
+        r"|\$\{?\w*(?:WORK|TMP|TEMP|SCRATCH|LOCAL|STAG)\w*\}?))/?[\"']?[ \t]*(?=[\n;#]|\Z)",
+        r"rm runs also when the copy of \1 failed",
+        r"write: cp … && rm -rf …",
+        unless=r"\bset[ \t]+-\w*e|errexit|#!.*[ \t]-\w*e",
+    )
+)
+
+rule(
+    "shell-variable-overwritten",
+    "note",
+    "the shell and programs read it: without the directories of PATH no program is found; ~ and the"
+    " caches follow HOME.",
+    "bash(1) Shell Variables",
+    once=True,
+)(
+    pattern(
+        r"(?:export[ \t]+)?(?:(HOME)=[\"']?(?=/)(?!\S*(?:tmp|scratch|work))"
+        r"|(PATH)=(?![^\n]*(?:PATH\b|/bin:|\())(?=[\"']?[/$~]))"
+        r"[^\s\"']*[\"']?[ \t]*(?=[\n;#]|\Z)",
+        r"\1\2 is overwritten",
+        r"choose another name; to add a directory of programs: PATH=DIR:$PATH",
+        unless=r"\bunset[ \t]+HOME|singularity[^\n]*--no-home",
+    )
+)
+
+rule(
+    "conda-init-in-job",
+    "note",
+    "it changes ~/.bashrc, which every login and the other jobs read, and has no effect on this shell.",
+    "conda documentation",
+    once=True,
+)(
+    pattern(
+        r"(?:\S*/)?((?:conda|mamba|micromamba)(?:[ \t]+shell)?[ \t]+init)\b(?![^\n]*--dry-run)",
+        r"\1 runs in the job",
+        r'write: eval "$(conda shell.bash hook)", or of micromamba: eval "$(micromamba shell hook -s bash)"',
+    )
+)
+
+rule(
+    "server-port",
+    "note",
+    "another job on the node may hold the port; a client of this job then talks to its server.",
+    "vLLM documentation",
+    once=True,
+)(
+    pattern(
+        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(?:CUDA\w+=\S+[ \t]+)?(vllm[ \t]+serve"
+        r"|python[\d.]*[ \t]+-m[ \t]+(?:vllm|sglang)\S*"
+        rf"|jupyter[ \t-]+(?:lab|notebook)|tensorboard)\b(?!{REST}(?:--port[= ]|--uds)[\"']?\$)"
+        rf"{REST}(?<![&>])&(?![&>])",
+        r"\1 has a fixed port",
+        r"add: --port $((20000 + SLURM_JOB_ID % 9000)), for its clients as well",
+        unless=r"#SBATCH[^\n]*(?:--exclusive|gpu\S*[=:]8\b|--mem[= ]0\b)|--port[= ][\"']?\$|--config",
     )
 )
 
@@ -883,17 +1014,24 @@ def workers_over_cores(facts: LintFacts) -> Hits:
     counts = {one.command: one.number("nproc_per_node", "num_processes") for one in facts.launches}
     for command in facts.commands if cores and not facts.block.hetjobs else ():
         processes = counts.get(command) or 1
-        match = _WORKERS.search(" ".join(word.text for word in command.argv))
+        match = _WORKERS.search(
+            " ".join(
+                [
+                    *(word.text for word in command.argv),
+                    *(f"{one.name}={one.word.text}" for one in command.assignments),
+                ]
+            )
+        )
         if match is not None and processes * int(match[2]) > max(cores, 4):
             yield RuleHit(
                 command.start,
-                f"{processes} x {match[2]} data loader workers, and --cpus-per-task is {cores}",
+                f"{processes} x {match[2]} threads or workers, and --cpus-per-task is {cores}",
                 f"write: {match[1]}{max(1, cores // processes)}",
             )
 
 
 _WORKERS = re.compile(
-    r"(?<=\s)(--(?:data_?loader_?)?n(?:um)?[-_]workers[ =]|--workers[ =]|(?:\w+\.)*num_workers=)"
+    r"(?<!\S)(--(?:data_?loader_?)?n(?:um)?[-_]workers[ =]|--workers[ =]|(?:\w+\.)*num_workers=|OMP_NUM_THREADS=)"
     r"(\d{1,3})(?!\S)"
 )
 
