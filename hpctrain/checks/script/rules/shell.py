@@ -861,7 +861,7 @@ rule(
         rf"(singularity|apptainer)[ \t]+pull\b(?!{REST}(?<=\s)(?:--force|-F)\b)(?!{REST}[ \t]*\|\|)",
         r"\1 pull does not replace an image",
         r"write: \1 pull --force",
-        unless=r"(?i)[ \t]-[defs][ \t]+[^\n]*(?:sif|simg|img|image|container)|\brm[ \t]",
+        unless=r"(?i)[ \t]-[defs][ \t]+[^\n]{0,200}?(?:sif|simg|img|image|container)|\brm[ \t]",
     )
 )
 
