@@ -96,11 +96,16 @@ def _was_followed(
         return begin < one.order < (hit.order[0] + 1, 0) and one.rank == hit.rank
 
     # Only the first errors are kept as excerpts.
-    return any(is_later(one, _NEARBY) and one.rule not in (*said, hit.rule) for one in hits) or any(
-        is_later(one)
-        and matching.is_uncaught(one)
-        and not any(other.rule in said and matching.stands_in(other, one) for other in hits)
-        for one in troubles
+    return (
+        any(is_later(one, _NEARBY) and one.rule not in (*said, hit.rule) for one in hits)
+        or any(
+            is_later(one)
+            and matching.is_uncaught(one)
+            # Without its message, it may be the launcher's.
+            and not one.error[:1].isspace()
+            and not any(other.rule in said and matching.stands_in(other, one) for other in hits)
+            for one in troubles
+        )
     )
 
 
@@ -392,7 +397,13 @@ class _DiagnosisRanker:
             known: whether the job is known to have failed.
         """
         masked = self._masked()
-        failed = known or self.lost or self.says_so()
+        # A traceback without its message: the log was cut there.
+        failed = (known or self.lost or self.says_so()) or any(
+            matching.is_uncaught(each)
+            and each.error[:1].isspace()
+            and not matching.of_trouble(each)
+            for each in self.troubles
+        )
         standing = {
             each.rule.id: self._standing(each, masked, failed=failed) for each in self.fired
         }
@@ -525,6 +536,8 @@ class _DiagnosisRanker:
             each
             for each in self.troubles
             if each.traceback
+            # One without its message says nothing against a rule.
+            and not each.error[:1].isspace()
             and matching.of_trouble(each) is not Recovery.SURELY
             and not any(
                 hit.rule not in but and matching.stands_in(hit, each)

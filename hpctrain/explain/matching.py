@@ -32,12 +32,15 @@ _MESSAGE, _LONG = 6, 16
 _AGAIN = 50
 _LOGGER = re.compile(r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b[\]:|>)]* ")
 #: A warning: the program continues.
-#: NCCL also writes WARN of a call that failed, which ends the communicator.
+#: NCCL also writes WARN of what ends the communicator: a call or connection that failed, a GPU that
+#: two ranks use.
 #: bitsandbytes logs a library that it cannot load; only a call of it ends the program. torch only
 #: warns of a GPU that it was not built for.
 _WARNING = re.compile(
-    r"(?i)(?<!NCCL )\bwarn(?:ing)?\b|NCCL WARN (?!Call to \w+ failed|\w+ failure)|^\W*CUDA Setup failed despite"
+    r"(?i)(?<!NCCL )\bwarn(?:ing)?\b|NCCL WARN (?!Call to \w+ failed|\w+ failure|Duplicate GPU|Net : Connect to)"
+    r"|^\W*CUDA Setup failed despite"
     r"|is not compatible with the current PyTorch installation"
+    r"|^\S*libbitsandbytes_cpu\.so: undefined|^'NoneType' object has no attribute 'c"
 )
 #: Lines from the head of a traceback within which a rule's match belongs to it.
 _WITHIN = 60
@@ -209,7 +212,9 @@ class RuleMatch:
         between = last.order[1] - first.order[1] if last.order[0] == first.order[0] else 0
         # The last line of conda's long message.
         longest = _LONG if last.evidence.text.startswith("IMPORTANT: ") else _MESSAGE
-        return last.lines_after + (between if between > longest else 0) > _REST
+        # A warning of Python is two lines; what comes behind them is output of the program.
+        rest = 1 if "UserWarning" in last.evidence.text else _REST
+        return last.lines_after + (between if between > longest else 0) > rest
 
     @property
     def certainty(self) -> Certainty:
