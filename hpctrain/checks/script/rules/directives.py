@@ -719,7 +719,7 @@ def _logs(facts: LintFacts) -> list[tuple[Directive, str]]:
     once=True,
 )
 def log_overwritten(facts: LintFacts) -> Hits:
-    array = "array" in facts.options
+    array = re.search(r"\D", facts.value("array") or "")  # `--array=0` is one task
     meant = array or re.search(r"SLURM_ARRAY|\s(?:--array|-a)\b", facts.text)
     appends = facts.value("open-mode") in ("append", "a")
     for option, value in _logs(facts):
