@@ -414,7 +414,8 @@ def _raised(lines: list[str]) -> dict[str, str]:
         inside = f", in {frame['function']}" if frame["function"] not in (None, "<module>") else ""
         found["frame"] = f"{frame['file']}:{frame['line']}{inside}"
         code = lines[number + 1].strip() if number + 1 < len(lines) else ""
-        if code and not _PLACE.match(code) and not _EXCEPTION.match(code):
+        # A comment: the file was edited while the job ran.
+        if code and code[0] != "#" and not _PLACE.match(code) and not _EXCEPTION.match(code):
             found["code"] = code[:_CODE_LENGTH]
     if frames and frames[-1] not in own and frames[-1][1]["function"] not in _PASSES_ON:
         package = _PACKAGE.search(frames[-1][1]["file"])

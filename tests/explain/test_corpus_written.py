@@ -228,9 +228,21 @@ def test_a_hint_names_the_deepest_frame_outside_of_libraries(tmp_path: Path) -> 
     assert said.unexplained.frame == "/home/u/lib/model.py:7, in main"
 
 
-def test_an_unknown_exception_is_shown_with_its_frame(tmp_path: Path) -> None:
-    said = explained_log(tmp_path, DEEP.format(library="", error="ValueError: as it was"))
-    assert [each.id for each in said.diagnoses] == ["own-exception"]
+@pytest.mark.parametrize(
+    ("line", "is_quoted"),
+    [
+        ("y = library.run(x)", True),
+        pytest.param("# run the model", False, id="the file was edited while the job ran"),
+    ],
+)
+def test_an_unknown_exception_is_shown_with_its_frame(
+    line: str, is_quoted: bool, tmp_path: Path
+) -> None:
+    log = DEEP.format(library="", error="ValueError: as it was")
+    said = explained_log(tmp_path, log.replace("y = library.run(x)", line))
+    assert [(each.id, line in each.cause) for each in said.diagnoses] == [
+        ("own-exception", is_quoted)
+    ]
     assert said.unexplained is not None
     assert said.unexplained.frame == "/home/u/lib/model.py:7, in main"
 
