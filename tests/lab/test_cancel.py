@@ -1,7 +1,5 @@
 """`hpctrain cancel` of tasks of an array on a real Slurm, those that wait and those that run."""
 
-import os
-import subprocess
 import time
 from pathlib import Path
 
@@ -9,26 +7,13 @@ import pytest
 
 from hpctrain.runs import launch
 from tests.lab.conftest import Lab
-from tests.lab.typist import HPCTRAIN
+from tests.lab.typist import HPCTRAIN, Typist
 from tests.runs import make
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 SMALL = ("--ntasks=1", "--mem=50", "--time=5")
-
-
-def cancel(lab: Lab, project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**lab.env, "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"]}
-    return subprocess.run(
-        [HPCTRAIN, "cancel", *words],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        stdin=subprocess.DEVNULL,
-    )
 
 
 def tasks(lab: Lab, job: str) -> dict[int, str]:
@@ -46,6 +31,7 @@ def wait_for(lab: Lab, job: str, expected: dict[int, str]) -> None:
 
 
 def test_tasks_by_id_and_by_run(lab: Lab, tmp_path: Path) -> None:
+    typist = Typist(tmp_path, lab.env)
     job = lab.submit("sleep 300", tmp_path, "--array=0-9%2", *SMALL)
     try:
         make.submission(tmp_path / "runs", "grid", job, array="0-9%2", offset=0)
@@ -66,13 +52,13 @@ def test_tasks_by_id_and_by_run(lab: Lab, tmp_path: Path) -> None:
             ((f"{job}_[6-7%2]",), [6, 7]),
             ((f"{job}_5", "grid_4"), [4, 5]),
         ):
-            done = cancel(lab, tmp_path, *words)
+            done = typist.type(HPCTRAIN, "cancel", *words)
             assert done.returncode == 0, done.stderr
             alive = {index: state for index, state in alive.items() if index not in gone}
             wait_for(lab, job, alive)
-        assert cancel(lab, tmp_path, f"{job}_11").returncode == 2
-        assert cancel(lab, tmp_path, "grid_11").returncode == 2
-        done = cancel(lab, tmp_path, "grid_[1-2]")  # one that runs, one that waits
+        assert typist.type(HPCTRAIN, "cancel", f"{job}_11").returncode == 2
+        assert typist.type(HPCTRAIN, "cancel", "grid_11").returncode == 2
+        done = typist.type(HPCTRAIN, "cancel", "grid_[1-2]")  # one that runs, one that waits
         assert done.returncode == 0, done.stderr
         wait_for(lab, job, {0: "RUNNING", 3: "RUNNING"})
     finally:

@@ -3,8 +3,6 @@ word is known by Slurm's.
 """
 
 import json
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.lab.conftest import Lab
-from tests.lab.typist import HPCTRAIN
+from tests.lab.typist import HPCTRAIN, Typist
 from tests.runs import make
 from tests.waiting import wait_until
 
@@ -29,28 +27,15 @@ sleep 1200
 """
 
 
-def type_(lab: Lab, project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**lab.env, "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"]}
-    return subprocess.run(
-        [HPCTRAIN, "runs", *words],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        stdin=subprocess.DEVNULL,
-    )
-
-
 def states(lab: Lab, project: Path) -> dict[str, tuple[str, Any]]:
-    done = type_(lab, project, "list", "--json")
+    done = Typist(project, lab.env).type(HPCTRAIN, "runs", "list", "--json")
     assert done.returncode == 0, done.stderr
     return {run["id"]: (run["state"], run["reason"]) for run in json.loads(done.stdout)["runs"]}
 
 
 def test_an_array_of_which_some_run_and_some_wait_loses_nothing(lab: Lab, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    make.attempt(make.run(runs, "done"), "1", outcome="completed")
+    make.attempt(make.run(runs, "done"), "999998", outcome="completed")
     for index in (2, 3):  # `hpctrain submit` may have made them before they start
         make.run(runs, f"grid_{index}", tag="grid", index=index)
     job = lab.submit(BODY, tmp_path, "--array=0-3%2", "--ntasks=1", "--mem=50", "--time=30")
@@ -69,7 +54,7 @@ def test_an_array_of_which_some_run_and_some_wait_loses_nothing(lab: Lab, tmp_pa
             "grid_0 --yes",
         )
         for words in map(str.split, tries):
-            done = type_(lab, tmp_path, "delete", *words)
+            done = Typist(tmp_path, lab.env).type(HPCTRAIN, "runs", "delete", *words)
             assert done.returncode == (1 if words[0] == "grid_0" else 0), done.stderr
             assert "grid_0" in done.stderr
             assert {
@@ -81,7 +66,7 @@ def test_an_array_of_which_some_run_and_some_wait_loses_nothing(lab: Lab, tmp_pa
     # Killed without a last word: Slurm's counts.
     wait_until(lambda: {state for state, _ in states(lab, tmp_path).values()} == {"stopped"})
     assert states(lab, tmp_path)["grid_0"] == ("stopped", "CANCELLED")
-    done = type_(lab, tmp_path, "delete", "grid", "--yes")
+    done = Typist(tmp_path, lab.env).type(HPCTRAIN, "runs", "delete", "grid", "--yes")
     assert done.returncode == 0, done.stderr
     assert list(runs.glob("grid_*")) == []
 
@@ -96,6 +81,6 @@ def test_a_controller_that_cannot_be_reached_keeps_what_may_run(lab: Lab, tmp_pa
     )
     lost = replace(lab, env={**lab.env, "SLURM_CONF": str(nowhere), "HPCTRAIN_SLURM_TIMEOUT": "15"})
     assert states(lost, tmp_path)["live"][0] == "unknown"
-    done = type_(lost, tmp_path, "delete", "*", "--yes")
+    done = Typist(tmp_path, lost.env).type(HPCTRAIN, "runs", "delete", "*", "--yes")
     assert done.returncode == 3, done.stderr
     assert (tmp_path / "runs" / "live" / "run.json").exists()
