@@ -26,8 +26,8 @@ _HELD_BACK = 16 << 10
 #: With more lines than this after a non-fatal shell message, the script continued; with more than
 #: `_REST`, and no sign of a failure, it may have.
 MUCH, _REST = 500, 5
-#: Lines that one such message may have; conda's has more.
-_MESSAGE, _LONG = 6, 16
+#: Lines that one such message may have; those of conda, and two of Lmod, have more, and end so.
+_MESSAGE, _LONG, _LAST = 6, 24, ("IMPORTANT: ", "Also make sure that all ")
 #: An error that was logged this often did not end the program, unless as many processes failed.
 _AGAIN = 50
 _LOGGER = re.compile(r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b[\]:|>)]* ")
@@ -210,8 +210,8 @@ class RuleMatch:
             return False
         first, last = self.hits[0], self.hits[-1]
         between = last.order[1] - first.order[1] if last.order[0] == first.order[0] else 0
-        # The last line of conda's long message.
-        longest = _LONG if last.evidence.text.startswith("IMPORTANT: ") else _MESSAGE
+        # The last lines of conda's and Lmod's long messages.
+        longest = _LONG if last.evidence.text.startswith(_LAST) else _MESSAGE
         # A warning of Python is two lines; what comes behind them is output of the program.
         rest = 1 if "UserWarning" in last.evidence.text else _REST
         return last.lines_after + (between if between > longest else 0) > rest

@@ -254,7 +254,7 @@ _SAID = re.compile(
     r"(?:(?!wandb\b|libGL\b)[A-Za-z][\w./+-]{0,30}[:\]] |\w+ (?=ERROR)"
     r"|[A-Z]\w+(?: \w+)? (?=error: \D))?"
     r"(?:ERROR|FATAL|[Ee]rror|Fatal|fatal error|\[?ABORT)\b"
-    r"(?!(?: \w+)?\W{0,3}[-+]?[\d.]+(?:[eE][-+]?\d+)?\W*$)"
+    r"(?!(?: \w+)?\W{0,30}[-+]?[\d.]+(?:[eE][-+]?\d+)?\W*$)"
     r"(?! (?:rate|norm|bar|budget|estimate|in|is|of)\b)"
     r"|.* [\[|(-] ?(?:ERROR|FATAL|CRITICAL) *[\])|-] "
     r"|Can't locate|Undefined (?:function|variable)|License checkout failed|GPUassert: "
@@ -266,6 +266,7 @@ _FAILED = re.compile(
     r"|non-?zero (?:exit|status)|\bexited with (?:error|[1-9])|BAD TERMINATION|\bdied from signal"
     r"|(?:job|run|pipeline|workflow|command|program|execution)(?: '\d+')? (?:has )?failed\b"
     r"|: line \d+: +\d+ (?:Aborted|Killed|Segmentation|Terminated|Bus error|Illegal|Floating)"
+    r"|\(exit(?: code| status)?:? [1-9]\d{0,2}\)|^\W*\[(?:FAIL(?:ED|URE)?|fail(?:ed)?)\]"
     r"|\b(?:aborting|giving up|cannot continue)\b|mpirun noticed that process rank"
     r"|\bterminat(?:ed|ing) (?:abnormally|with error|by signal|on signal)\b|^exiting\W*$"
 )
@@ -323,7 +324,20 @@ def last_words(tail: bytes) -> int | None:
         elif line.strip():
             rest += 1
         at += len(raw)
-    if first is None or (rest > _REST and not is_sure):
+    if (
+        first is None
+        or (
+            rest > _REST
+            and (
+                not is_sure
+                # The program says it of many items, and goes on.
+                or re.search(
+                    re.sub(rb"\d+", rb"\\d+", re.escape(tail[first:].partition(b"\n")[0])),
+                    tail[: max(0, len(tail) - _END)],
+                )
+            )
+        )
+    ):
         return None
     behind = Steps()
     behind.want()
@@ -492,7 +506,15 @@ class Errors:
 def _traceback(lines: list[str]) -> list[str]:
     end = 1
     while end < len(lines):
-        if lines[end].startswith(_INNER) or not lines[end].strip():
+        if (
+            lines[end].startswith(_INNER)
+            or not lines[end].strip()
+            # Another process, or the program's output, may write between the frames.
+            or (
+                not _EXCEPTION.match(lines[end])
+                and any(map(_FRAME.match, lines[end + 1 : end + 4]))
+            )
+        ):
             end += 1
             continue
         # The exception, perhaps of several lines; a chained traceback follows it.
