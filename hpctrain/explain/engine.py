@@ -540,7 +540,13 @@ class _DiagnosisRanker:
             and not each.error[:1].isspace()
             and matching.of_trouble(each) is not Recovery.SURELY
             and not any(
-                hit.rule not in but and matching.stands_in(hit, each)
+                hit.rule not in but
+                and matching.stands_in(hit, each)
+                # What the shell failed at afterwards, such as a `mv` of the results.
+                and not (
+                    hit.order[1] >= each.line + len(each.lines)
+                    and any(rule.passing for rule in self.rules if rule.id == hit.rule)
+                )
                 for hit in self.by_file.get(each.file, ())
             )
         ]
@@ -638,7 +644,12 @@ class _DiagnosisRanker:
             if each.hits and one.traceback and matching.stands_in(each.hits[0], one)
         )
         groups = {
-            **next(raised, {}),
+            **{
+                name: value
+                for name, value in next(raised, {}).items()
+                # A group of the rule that did not match is no other thing of that name.
+                if name != "code" or "(?P<code>" not in "".join(each.rule.lines)
+            },
             **matching.known(self.case),
             "count": str(sum(hit.count for hit in each.hits)),
         }
@@ -676,7 +687,7 @@ class _DiagnosisRanker:
 
     def _sentences(self, rule: FailureRule, groups: Mapping[str, str]) -> tuple[str, str]:
         # A name in the cause may come from a group, or from a fact that did not hold.
-        in_lines = [re.findall(r"\(\?P<(\w+)>", pattern) for pattern in rule.lines]
+        in_lines = [re.findall(r"\(\?P<(\w+)>", pattern) for pattern in (*rule.lines, *rule.near)]
         names = {*KNOWN_NAMES, *groups, *chain.from_iterable(in_lines), *text.names(rule.cause)}
         # hpctrain's commands only help if it submitted the job.
         ours = self.case.config is not None or self.case.attempts or self.case.extra.get("run")
@@ -881,7 +892,7 @@ class _DiagnosisRanker:
         if not each.traceback:
             return bool(near)
         return any(
-            rule.kind != "consequence"
+            (rule.kind != "consequence" and not rule.passing)
             or any(re.search(pattern, line) for pattern in rule.lines for line in each.lines)
             for rule in self.rules
             if rule.id in near
