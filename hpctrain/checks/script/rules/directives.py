@@ -228,7 +228,12 @@ def not_an_option(facts: LintFacts) -> Hits:
             if flaw.hint
             else "write options as --name=value, with ASCII dashes, and quote values with spaces",
         )
-        for flaw in _flaws(facts, "not-an-option", "blank-around-equals", "option-without-value")
+        for flaw in {
+            facts.line(one.start): one
+            for one in reversed(
+                [*_flaws(facts, "not-an-option", "blank-around-equals", "option-without-value")]
+            )
+        }.values()
     ]
 
 
@@ -268,6 +273,7 @@ def directive_twice(facts: LintFacts) -> Hits:
             if (
                 option.name not in frozenset({"mail-type", "verbose"})
                 and first.value != option.value
+                and not f":{option.value}:".endswith(f":{first.value}:")
             ):
                 yield RuleHit(
                     option.start,
@@ -289,56 +295,6 @@ _PLACEHOLDER = re.compile(
     r"|your\w*@\S+|\S+@(?:example|domain|email|university)\.\S+)(?=[\s\"']|\Z)))",
     re.MULTILINE,
 )
-_PLACEHOLDER_WORD = re.compile(
-    r"\{\{ ?[A-Za-z_]\w* ?\}\}|(?<!\S)(?:\S*[/=:])?path/to/\S*|\S*(?:\bYOUR_[A-Z]|PATH_TO_[A-Z])\S*"
-    r"|\S*(?:\byour_[a-z]\S*|/your[-_]?\w*(?:/\S*|(?!\S)))"
-    r"|(?<!\S)(?:\S*/)?(?:NAME_OF_\w+|(?:PRO?GRA?M|SCRIPT|FILE|ENV|env)_?(?i:name))(?:\.\w+)?(?!\S)"
-)
-#: A published template whose comments say what to edit.
-_TO_EDIT = re.compile(
-    r"(?im)^[ \t]*[^#\n]*#(?!SBATCH)[^\n]*?\b(?:edit|change|replace|adapt|adjust|modify|customi[sz]e|fill[ \t]+in"
-    r"|set|update|placeholders?)\b[^\n]*\b(?:this|these|below|above|your|paths?|placeholders?|here)\b"
-)
-
-
-@rule(
-    "template",
-    "note",
-    "sbatch uses the placeholder as the value; lines that contain one are not checked.",
-    "sbatch(1)",
-    once=True,
-)
-def template(facts: LintFacts) -> Hits:
-    if is_ours(facts) or _TO_EDIT.search(facts.text):
-        return
-    match = _PLACEHOLDER.search(facts.text, 0, facts.block.ends)
-    if match is not None:
-        yield RuleHit(
-            match.start(),
-            f"the directives hold placeholders, such as {match[1] or match[2]}",
-            f"replace {match[1] or match[2]} by the value",
-        )
-    lines = {facts.line(start) for start, _, _ in facts.batch.problems}
-    for command in facts.commands if facts.is_batch else ():
-        found = [] if command.name in TALKERS else _placeholders(facts, command)
-        start = max(command.start, facts.text.find((*found, "")[0], command.start, command.end))
-        more = _PLACEHOLDER_LINE.match(facts.text, command.start)  # lines that a program puts there
-        if found and not more and facts.line(start) not in lines:
-            yield RuleHit(
-                start,
-                f"placeholders: {', '.join(found)}",
-                "write the value",
-                reason="nothing has this name, so the command fails.",
-            )
-
-
-def _placeholders(facts: LintFacts, command: SimpleCommand) -> list[str]:
-    """Return the placeholders in the words of `command`."""
-    texts = [word.text for word in command.all_words() if word.is_literal]
-    found = _PLACEHOLDER_WORD.findall(" ".join(text for text in texts if "\n" not in text))
-    files = (target for operator, target in command.redirects if operator == "<")
-    angles = (facts.text[one.start - 1 : one.end + 2] for one in files)
-    return [*found, *(one.strip() for one in angles if re.match(r"<[A-Za-z][\w-]*>(?:\s|\Z)", one))]
 
 
 def placeholder_lines(facts: LintFacts) -> set[int]:
@@ -397,7 +353,17 @@ _LIGHT = re.compile(
     r"\n#SBATCH[^\n]*[ \t](?:--time[= ]|-t[= ]?)[\"']?(?:(?:0+-)?0*(?:0:[0-2]\d|0:30)(?::\d+)?|(?:[0-2]?\d|30)"
     r"(?::\d\d)?)(?=[\s\"'])|"
     r"python[\d.]*[ \t](?:-u[ \t]+|-m[ \t]+)?[\w./]*(?:metric|render|sanity|plot|analy[sz]|visuali|demo|infer|convert"
-    r"|smoke|benchmark)\w*(?:\.py)?(?=\s|\Z)"
+    r"|smoke|benchmark|generat|attack|llama|llm|chat)\w*(?:\.py)?(?=\s|\Z)|"
+    # Sites that give cores with each GPU, or whole nodes.
+    r"\n#SBATCH[^\n]*[ \t](?:(?:--partition|-p)[= ]?qgpu|(?:--constraint|-C)[= ]?[\"']?gpu(?:&\S+)?[\"']?\s)"
+)
+
+
+#: A training with data loaders, by its name or options.
+_TRAINS = re.compile(
+    r"\n[^#\n]*(?:python[\d.]*|torchrun|launch)[ \t][^\n]*?(?:\\\n[^\n]*?){0,3}"
+    r"(?:train(?!\w*/)|finetun|fine_tun|pretrain)\w*"
+    r"|num_?workers[= ][1-9]"
 )
 
 
@@ -410,7 +376,8 @@ _LIGHT = re.compile(
 )
 def gpu_without_cores(facts: LintFacts) -> Hits:
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
-    few = facts.count("cpus-per-task") == 1 and (facts.gpus_per_node or 0) > tasks
+    one = facts.count("cpus-per-task") == 1
+    few = one and ((facts.gpus_per_node or 0) > tasks or bool(_TRAINS.search(facts.text)))
     told = (
         {"cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-socket"}
         & set(facts.options) - {"cpus-per-task" * few}
@@ -448,7 +415,7 @@ def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
     found = [
         facts.options[name]
         for name in ("cpus-per-gpu", "mem-per-gpu", "gpu-bind")
-        if name in facts.options
+        if name in facts.options and "exclusive" not in facts.options
     ]
     partition = facts.options.get("partition")
     named = partition and re.search(r"(?<!no)(?<!no[-_])gpu", partition.value or "", re.IGNORECASE)
@@ -590,7 +557,7 @@ rule(
     "sbatch(1) --time",
 )(
     pattern(
-        r"(?:--time[= ]|-t[= ]?)[\"']?(0?0:0[0-2]:\d\d|[1-9]:00|(?:24|36|48|72|96|168)(?::00)?)(?=[\s\"']|\Z)",
+        r"(?:--time[= ]|-t[= ]?)[\"']?(0-00?:0[0-9]:\d\d|[1-9]:00|(?:24|36|48|72|96|168)(?::00)?)(?=[\s\"']|\Z)",
         r"the time limit is \1",
         r"write hours as HH:00:00",
         unless=_NO_TRAINING,
@@ -742,6 +709,18 @@ def log_overwritten(facts: LintFacts) -> Hits:
                 "note",
                 "the next job empties the log of this one.",
             )
+        elif array and re.search(r"%\d*a", value) and not re.search(r"%\d*[jAJ]|[$<{]", value):
+            if not appends:
+                yield RuleHit(
+                    option.start,
+                    f"the next array writes into {value} as well",
+                    "write: --"
+                    + option.name
+                    + "="
+                    + re.sub(r"%(\d*)a", r"%A_%\1a", value, count=1),
+                    "note",
+                    "it empties the logs of this one.",
+                )
         elif re.search(r"%\d*a", value) and not meant:
             yield RuleHit(
                 option.start,
@@ -751,6 +730,23 @@ def log_overwritten(facts: LintFacts) -> Hits:
                 "%a is then 4294967294.",
             )
 
+
+rule(
+    "exclusive-one-gpu",
+    "note",
+    "the job holds, and pays for, the whole node, and its programs see one GPU.",
+    "sbatch(1) --exclusive",
+    once=True,
+)(
+    pattern(
+        r"--exclusive(?=\s|\Z)",
+        r"a whole node for one GPU",
+        r"remove --exclusive, or request all GPUs of the node",
+        unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*(?:--gres[= ]gpu|--gpus(?:-per-node)?[= ]|-G[ ]?)(?::?[a-z]\w*)?"
+        r"(?::?1)?[ \t]*(?:#|\n))|\n#SBATCH[^\n]*(?:--nodes[= ]|\s-N[= ]?)(?!1\s)|--gpus-per-task"
+        r"|(?:--partition|-p)[= ]\S*-1\s|\n#SBATCH[^\n]*-C[ ]gpu",
+    )
+)
 
 rule(
     "requeue-truncates",

@@ -424,7 +424,18 @@ def fixed_port(facts: LintFacts) -> Hits:
         if not re.match(r"\$\{\d", word.text)
         if word.parts[-1].kind != "arith"
     }
-    return found.values()
+    opened = [
+        RuleHit(
+            one.at.start,
+            "torchrun opens the port 29500",
+            "write: torchrun --standalone …",
+        )
+        for one in meeting
+        if one.kind == "torchrun" and one.complete and facts.nodes in (None, 1)
+        if not one.has("master_port", "rdzv_endpoint") and (one.number("nnodes") or 1) == 1
+        if "PET_" not in facts.text and not one.remote and one.at.program == "torchrun"
+    ]
+    return [*found.values(), *opened[:1]]
 
 
 @rule(
@@ -460,6 +471,8 @@ rule(
         r"(?:srun\b[^\n|)]*?[ \t])?hostname[ \t]+(-[iI]\b|--(?:all-)?ip-address(?:es)?\b)[ \t]*(?=[)`])",
         r"hostname \1 may print several addresses",
         f"write: {_FIRST}",
+        # Of several addresses, the script takes one; or there is one node.
+        unless=r"\*[\"'] [\"']\*|\bread[ \t]+-r?a|addr\w*_array|\n#SBATCH[^\n]*\s(?:--nodes[= ]|-N[= ]?)1(?!\S)",
     )
 )
 
@@ -495,7 +508,7 @@ rule(
         r'write: srun --ntasks-per-node=1 mkdir -p "\1"',
         unless=r"\A(?!(?=[\s\S]*(?:\n#SBATCH[^\n]*\s(?:--nodes[= ]|-N[= ]?)(?:[2-9]|\d\d)"
         r"|\bsrun[ \t]+-(?:N[ \t]*|-nodes=)[\"']?\$))[\s\S]*[=\s\"']/(?:tmp|dev/shm|mnt/bb)\b)"
-        r"|srun[^\n]*mkdir|standalone",
+        r"|srun[^\n]*mkdir|standalone|\n#SBATCH[^\n]*\s(?:--nodes[= ]|-N[= ]?)1(?!\S)",
     )
 )
 
@@ -629,6 +642,7 @@ def scontrol_in_container(facts: LintFacts) -> Hits:
 )
 def tasks_without_srun(facts: LintFacts) -> Hits:
     several = facts.count("ntasks") or facts.count("ntasks-per-node") or 1
+    gpus = facts.gpus_per_node or facts.count("gpus") or 0
     # A step of one task is one process, too.
     started = (
         any(
@@ -684,9 +698,9 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
         option = facts.options.get("ntasks") or facts.options["ntasks-per-node"]
         why = "a task is a process; cores of one process are requested with --cpus-per-task."
         # On one node, the batch shell has the cores of all tasks.
-        if not (parallel or told or (facts.nodes == 1 and "cpus-per-task" in facts.options)):
+        if not (parallel or told or facts.nodes == 1):
             yield RuleHit(option.start, what, f"write: --cpus-per-task={several}", "note", why)
-    elif (facts.gpus_per_node or 0) > 1 and not (_USES_ALL.search(lines) or parallel):
+    elif gpus > 1 and not (_USES_ALL.search(lines) or parallel):
         plain = [
             one
             for one in here
@@ -696,9 +710,9 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
         yield from [
             RuleHit(
                 one.start,
-                f"the job has {facts.gpus_per_node} GPUs on a node, and {one.name} starts one process",
+                f"the job has {gpus} GPUs on a node, and {one.name} starts one process",
                 "request one GPU; or, if the program uses torch.distributed: torchrun --standalone"
-                f" --nproc_per_node={facts.gpus_per_node} …",
+                f" --nproc_per_node={gpus} …",
                 "note",
                 "it uses one GPU, unless the program starts others or splits the model.",
             )
@@ -714,8 +728,9 @@ _PARALLEL = frozenset(
 )
 #: Signs of a program that starts other processes, or splits the model.
 _USES_ALL = re.compile(
-    r"\b(?:ray|verl|vllm|sglang|lmdeploy|spawn|device_map|trl|composer|llamafactory\w*)\b|parallel"
-    r"|[-_](?:gpus?|devices|gpu_ids)\b|\b(?:gpus?|devices|tp|world_size)=|CUDA_VISIBLE|NUM_GPUS",
+    r"\b(?:ray|verl|vllm|sglang|lmdeploy|spawn|device_map|trl|composer|llamafactory\w*)\b|(?<!IZERS_)parallel"
+    r"|lightning|llm|llama|multi|[-_](?:gpus?|devices|gpu_?ids?)\b"
+    r"|\b(?:gpus?|devices|tp|world_size)=|CUDA_VISIBLE|NUM_GPUS",
     re.I,
 )
 #: Programs that find the other nodes of the job themselves.
@@ -815,7 +830,7 @@ def gpus_hidden(facts: LintFacts) -> Hits:
 
 rule(
     "container-without-gpus",
-    "warning",
+    "note",
     "without --nv the container sees no NVIDIA GPU, unless the site's settings add it.",
     "Apptainer user guide, GPU support",
     once=True,
@@ -828,7 +843,7 @@ rule(
         r"\1 \2 has no --nv",
         r"write: \1 \2 --nv",
         # Another step with --nv: this one may be meant for the CPU. ROCm works without an option.
-        unless=r"(?i)--nv|rocm|_NV\b|\A(?![\s\S]*#SBATCH[^\n]*gpu)",
+        unless=r"(?i)--nv|rocm|_NV\b|TCML|\A(?![\s\S]*#SBATCH[^\n]*gpu)",
     )
 )
 
@@ -878,24 +893,6 @@ rule(
         r"sleep does not test whether the server is ready",
         r"timeout 1800 bash -c 'until curl -sf localhost:8000/health; do sleep 5; done' || exit 1",
         unless=r"\b(?:until|while|curl|wget|wait_for\w*|nc)\b|/health|\A(?![\s\S]*\bsleep\s+\d)",
-    )
-)
-
-rule(
-    "nodes-by-hand",
-    "note",
-    "with another --nodes, in the script or on the command line, the launchers wait for nodes that"
-    " are missing.",
-    "torch/distributed/run.py",
-    once=True,
-)(
-    pattern(
-        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(?:torchrun|python[\d.]*|accelerate|env)\b{REST}"
-        r"(?<=[\s\"'])"
-        r"(?P<at>--n?nodes[= ]|--num_(?:nodes|machines)[= ]|trainer\.n(?:um_)?nodes=)([2-9]"
-        r"|\d\d)(?=[\s\"'])",
-        r"\1\2 repeats the number of nodes",
-        r"write: \1$SLURM_NNODES",
     )
 )
 

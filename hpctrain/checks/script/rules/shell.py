@@ -64,7 +64,7 @@ _PREPARES = re.compile(
 )
 _SMALL = re.compile(
     r"^(?!(?:ba|z)?sh )\S+ -(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip3? |uv (?:sync|venv|pip)\b"
-    r"|(?:singularity|apptainer) pull|(?:rocm|nvidia)-smi"
+    r"|(?:singularity|apptainer) pull|(?:rocm|nvidia)-smi|wandb (?:login|offline|online|sync|disabled)\b"
 )
 _GIVES_UP = ("exit", "return", "false", "exec", "kill")
 
@@ -301,12 +301,17 @@ def exit_code_lost(facts: LintFacts) -> Hits:
     ]
     last = steps[-1]
     shown = " ".join(word.text for word in last.words[:2])
-    ends_well = shown in ("exit", "exit 0", "wait") or _AFTERWARDS.match(last.name)
+    line = " ".join(word.program for word in (last.call.rest if last.call else last.words))
+    ends_well = (
+        shown in ("exit", "exit 0", "wait") or _AFTERWARDS.match(last.name) or _SMALL.search(line)
+    )
     if trained and ends_well and not in_another_branch(facts, trained[-1], last):
+        lines = ", ".join(dict.fromkeys(str(facts.line(one.start)) for one in trained[1:8]))
         yield RuleHit(
-            trained[-1].start,
-            f"{trained[-1].name or 'the training'} may fail, and the job ends with the code of:"
-            f" {shown}",
+            trained[0].start,
+            f"{trained[0].name or 'the training'} may fail"
+            + (f", or the steps of the lines {lines}" if lines else "")
+            + f", and the job ends with the code of: {shown}",
             'after it: status=$?, and as the last line: exit "$status"'
             if len(trained) == 1
             else "above the first step: set -e",
@@ -433,7 +438,8 @@ def not_exported(facts: LintFacts) -> Hits:
 #: Variables that programs read, and that neither Slurm nor a usual login sets.
 _FOR_PROGRAMS = re.compile(
     r"(?:MASTER_\w+|WORLD_SIZE|OMP_NUM_THREADS|TOKENIZERS_PARALLELISM"
-    r"|(?:NCCL|TORCH|PYTORCH|HF|WANDB|TRANSFORMERS|GLOO)_\w+)\Z"
+    r"|(?:NCCL|TORCH|PYTORCH|TRANSFORMERS|GLOO)_\w+|HF_(?:HOME|TOKEN|HUB|DATASETS)\w*"
+    r"|WANDB_(?:API_KEY|PROJECT|MODE|ENTITY|DIR|NAME|DISABLED|RUN\w*))\Z"
 )
 
 
@@ -443,6 +449,7 @@ _FOR_PROGRAMS = re.compile(
     "without a backslash at the end of the line above, the command ends there, and runs without"
     " these words.",
     "bash(1) QUOTING",
+    once=True,
 )
 def continuation_missing(facts: LintFacts) -> Hits:
     for before, command in pairwise(facts.commands):
@@ -544,6 +551,11 @@ rule(
 )
 
 
+_FINDS_CONDA = re.compile(
+    r"(?m)^(?![ \t]*#)[^\n]*(?:\b(?:module|ml|spack|conda|mamba|miniconda\w*)\b|PATH=|\.bash|profile|\benv\b)"
+)
+
+
 @rule(
     "conda-not-initialised",
     "warning",
@@ -566,6 +578,17 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
     shown = {one.start: facts.shown(one) for one in named}
     hooks = [start for start, text in shown.items() if not _OTHER_MODULES.match(text)]
     modules = [start for start in hooks if _CONDA_MODULE.search(shown[start])]
+    for command in (
+        facts.named("source") if not known and not _FINDS_CONDA.search(facts.text) else ()
+    ):
+        if command.words[1:2] and command.words[1].text == "activate":
+            yield RuleHit(
+                command.start,
+                "activate comes from the PATH of the shell that calls sbatch",
+                "write: source ~/miniconda3/bin/activate …, with the path of your conda",
+                "note",
+                "from another shell there is no such file, and the job runs with another python.",
+            )
     for command in facts.named("conda", "mamba", "micromamba") if not known else ():
         hooked = min(hooks, default=command.start) < command.start
         module = min(modules, default=command.start) < command.start and not sourced
@@ -656,7 +679,9 @@ rule(
 )(
     pattern(
         rf"(?:\S*python[\d.]*[ \t]+-m[ \t]+)?((?:(?:uv[ \t]+)?pip3?|conda|mamba|micromamba)[ \t]+install"
-        rf"(?!(?:[ \t]+-\S+)*[ \t]+uv\b)|poetry[ \t]+install|git[ \t]+(?:clone|pull)"
+        rf"(?!(?:[ \t]+-\S+)*[ \t]+uv\b)|(?:conda|mamba)[ \t]+(?:env[ \t]+(?:create|update)"
+        r"|create(?=[^\n]*[ \t](?:-\w*y|--yes)\b))|(?:bash|sh)[ \t]+\S*(?:setup|install)\w*\.sh"
+        r"|poetry[ \t]+install|git[ \t]+(?:clone|pull)"
         r"|python3?[ \t]+setup\.py[ \t]+(?:install|develop|build)"
         r"|wget(?![^\n]*(?:localhost|127\.0|/dev/null|--spider))|(?:huggingface-cli"
         r"|hf)[ \t]+download"
@@ -665,7 +690,7 @@ rule(
         r"\1 runs in the job",
         r"run it once before, on a login node",
         # Those are made for the job, or once; or to install is all that it does.
-        unless=r"\bvirtualenv\b|\b(?:conda|mamba) create\b|SLURM_TMPDIR|-m venv[^\n]*(?i:tmp)"
+        unless=r"-m venv[^\n]*(?i:/tmp)"
         r"|![ \t]+-[defsr][ \t][^\n]*(?:venv|env\b|activate)"
         r"|\A(?![\s\S]*\b(?:srun|torchrun|accelerate|deepspeed|Rscript|julia|uv run|(?:singularity|apptainer)[ \t]+"
         r"(?:exec|run)|python[\d.]*[ \t]+(?!-m[ \t]+(?:pip|venv)|-c|setup\.py|\S*download)))",
@@ -940,13 +965,59 @@ rule(
     once=True,
 )(
     pattern(
-        r"(?:cp|rsync)\b(?:[ \t]+-\S+)*[ \t]+[\"']?(\$\{?\w+\}?|\w[\w./*-]*)(?![\w}])[^\n&|;]*\n"
-        r"(?:[ \t]*(?:(?:echo|printf|cp|rsync|cd|date|#)[^\n&|]*|fi|done)?\n){0,6}?"
-        r"[ \t]*(?P<at>rm[ \t]+-\w*r\w*[ \t]+[\"']?(?:\1"
-        r"|\$\{?\w*(?:WORK|TMP|TEMP|SCRATCH|LOCAL|STAG)\w*\}?))/?[\"']?[ \t]*(?=[\n;#]|\Z)",
+        r"(?:cp|rsync)\b(?:[ \t]+-\S+)*[ \t]+[\"']?((?:/|\$\{?\w|\w)[^\s\"';&|*]*?)(?:/[^\s\"';&|]*)?[\"']?[ \t]"
+        r"[^\n&|;]*\n"
+        r"(?:(?:[ \t]*(?:(?:echo|printf|cp|rsync|cd|date|#)[^\n&|]*|fi|done)?\n){0,6}?[ \t]*"
+        r"(?=rm[ \t]+-\w*[rR]\w*[ \t]+[\"']?\$\{?\w*(?:WORK|TMP|TEMP|SCRATCH|LOCAL|STAG)\w*\}?/?[\"']?"
+        r"[ \t]*(?:[\n;#]|\Z))"
+        r"|(?:[^\n]*\n){0,14}?[ \t]*(?=rm[ \t]+-\w*[rR]\w*[ \t]+[\"']?\1/?[\"']?[ \t]*(?:[\n;#]|\Z)))(?P<at>rm\b)",
         r"rm runs also when the copy of \1 failed",
         r"write: cp … && rm -rf …",
         unless=r"\bset[ \t]+-\w*e|errexit|#!.*[ \t]-\w*e",
+    )
+)
+
+rule(
+    "results-at-end",
+    "note",
+    "at the time limit, after scancel or a failure of the node, these lines do not run, and the results"
+    " are lost with the disk of the node.",
+    "sbatch(1) --signal",
+    once=True,
+)(
+    pattern(
+        rf"(?:srun|python[\d.]*|torchrun|accelerate|deepspeed|apptainer|singularity|conda[ \t]+run)[ \t]"
+        rf"{REST}(?:\|[^\n]*)?\n"
+        r"(?:(?![^\n]*(?:python|srun)[ \t])[^\n]*\n){0,25}?[ \t]*"
+        r"(?P<at>(?:cp|rsync|mv)\b(?:[ \t]+-\S+)*[ \t]+[\"']?"
+        r"(\$\{?(?:SLURM_TMPDIR|TMPDIR|SCRDIR|LOCAL\w*|TMP\w*|WORK\w*)\}?|/tmp|/scratch/\$\{?SLURM_JOB_ID\}?))"
+        r"[^\n]*(?=\n)",
+        r"the results in \2 are copied after the training only",
+        r"let the training save into the shared file system, or copy in a trap: #SBATCH --signal=B:TERM@300",
+        unless=r"\btrap\b|--signal|\btimeout\b|\A(?![\s\S]*(?:=[\"']?(?:/tmp|/scr\w*/\$|\$\{?(?:SLURM_)?TMPDIR)"
+        r"|[\"' =]\$\{?(?:SLURM_)?TMPDIR|/scratch/\$\{?SLURM_JOB))",
+    )
+)
+
+rule(
+    "no-environment",
+    "note",
+    "the job gets the PATH of the shell that calls sbatch: from another shell it runs another python,"
+    " such as the system's.",
+    "sbatch(1) --export",
+    once=True,
+)(
+    pattern(
+        rf"(?:srun\b{REST}(?<=\s))?(?:\w+=\S*[ \t]+)*(python[\d.]*|torchrun|accelerate[ \t]+launch|deepspeed)"
+        r"[ \t]+(?!(?:-u[ \t]+)?(?:-c\b|-V|--version|-m[ \t]+(?:pip|venv)|-[ \t\n]|<<))",
+        r"nothing in the script chooses the environment of \1",
+        r"write above it, for a venv: source .venv/bin/activate",
+        unless=r"(?mi)^(?![ \t]*#)[^\n]*(?:\b(?:module|ml|conda|mamba|micromamba|source|spack|guix|nix|pixi"
+        r"|poetry|uv|pdm|pipenv|hatch|virtualenv|venv|activate|apptainer|singularity|docker|podman|enroot|shifter|sarus|pyenv"
+        r"|container\w*|eval|\w*env)\b|\bPATH=|bin/python|(?:^|[;&])[ \t]*\.[ \t])"
+        r"|\A#![^\n]*[ \t](?:-\w*l|--login)|#SBATCH[^\n]*(?:container|image|get-user-env|environment|uenv)"
+        # A fragment.
+        r"|\A(?![\s\S]*\n#SBATCH[^\n]*\s(?:--job-name|-J|--partition|-p)\b)",
     )
 )
 
@@ -979,6 +1050,7 @@ rule(
         r"(?:\S*/)?((?:conda|mamba|micromamba)(?:[ \t]+shell)?[ \t]+init)\b(?![^\n]*--dry-run)",
         r"\1 runs in the job",
         r'write: eval "$(conda shell.bash hook)", or of micromamba: eval "$(micromamba shell hook -s bash)"',
+        unless=r"(?m)^[^#\n]*(?:conda\.sh|shell\.bash|shell[ \t]+hook)",
     )
 )
 
