@@ -352,7 +352,7 @@ def gpus_is_total(facts: LintFacts) -> Hits:
 _LIGHT = re.compile(
     r"\n#SBATCH[^\n]*[ \t](?:--time[= ]|-t[= ]?)[\"']?(?:(?:0+-)?0*(?:0:[0-2]\d|0:30)(?::\d+)?|(?:[0-2]?\d|30)"
     r"(?::\d\d)?)(?=[\s\"'])|"
-    r"python[\d.]*[ \t](?:-u[ \t]+|-m[ \t]+)?[\w./]*(?:metric|render|sanity|plot|analy[sz]|visuali|demo|infer|convert"
+    r"python[\d.]*[ \t]+(?:-u[ \t]+|-m[ \t]+)?[\w./]*(?:metric|render|sanity|plot|analy[sz]|visuali|demo|infer|convert"
     r"|smoke|benchmark|generat|attack|llama|llm|chat)\w*(?:\.py)?(?=\s|\Z)|"
     # Sites that give cores with each GPU, or whole nodes.
     r"\n#SBATCH[^\n]*[ \t](?:(?:--partition|-p)[= ]?qgpu|(?:--constraint|-C)[= ]?[\"']?gpu(?:&\S+)?[\"']?\s)"
@@ -376,11 +376,14 @@ _TRAINS = re.compile(
 )
 def gpu_without_cores(facts: LintFacts) -> Hits:
     tasks = facts.count("ntasks-per-node") or facts.count("ntasks") or 1
-    one = facts.count("cpus-per-task") == 1
-    few = one and ((facts.gpus_per_node or 0) > tasks or bool(_TRAINS.search(facts.text)))
+    one = 1 in (facts.count("cpus-per-task"), facts.count("cpus-per-gpu"))
+    few = (facts.count("cpus-per-task") == 1 and (facts.gpus_per_node or 0) > tasks) or (
+        one and _TRAINS.search(facts.text) is not None
+    )
     told = (
         {"cpus-per-task", "cpus-per-gpu", "exclusive", "mincpus", "cores-per-socket"}
-        & set(facts.options) - {"cpus-per-task" * few}
+        & set(facts.options)
+        - {name for name in ("cpus-per-task", "cpus-per-gpu") if few and facts.count(name) == 1}
         or facts.block.hetjobs
         or is_ours(facts)
     )

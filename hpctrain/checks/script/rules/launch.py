@@ -729,7 +729,7 @@ _PARALLEL = frozenset(
 #: Signs of a program that starts other processes, or splits the model.
 _USES_ALL = re.compile(
     r"\b(?:ray|verl|vllm|sglang|lmdeploy|spawn|device_map|trl|composer|llamafactory\w*)\b|(?<!IZERS_)parallel"
-    r"|lightning|llm|llama|multi|[-_](?:gpus?|devices|gpu_?ids?)\b"
+    r"|lightning|llm|llama|multi|[-_]mp\b|[-_](?:gpus?|devices|gpu_?ids?)\b"
     r"|\b(?:gpus?|devices|tp|world_size)=|CUDA_VISIBLE|NUM_GPUS",
     re.I,
 )
@@ -857,7 +857,8 @@ rule(
 )(
     pattern(
         rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(torchrun|accelerate launch|deepspeed|vllm serve"
-        rf"|(?:singularity|apptainer) (?:exec|run)\b(?={REST}--nv\b{REST}[\s/]python))(?![\w-])",
+        rf"|(?:singularity|apptainer) (?:exec|run)\b(?={REST}--nv\b{REST}"
+        r"(?:[\s/]python|-c\s+[\"'][^\"'\n]*\bpython)))(?![\w-])",
         r"\1 runs, and nothing requests GPUs",
         r"add: #SBATCH --gpus-per-node=1",
         unless=r"(?i)#SBATCH[^\n]*(?:gpu|gres|tres|exclusive|[ahv]100|booster|cuda)|--gpus|--gres|--cpu\b|use_cpu"

@@ -578,6 +578,8 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
     shown = {one.start: facts.shown(one) for one in named}
     hooks = [start for start, text in shown.items() if not _OTHER_MODULES.match(text)]
     modules = [start for start in hooks if _CONDA_MODULE.search(shown[start])]
+    startup = bool(hooks) and all("bashrc" in shown[start] for start in hooks)
+    startup = startup and not re.search(r"\b(?:conda|mamba)\b[^\n]*[ \t]init\b", facts.text)
     for command in (
         facts.named("source") if not known and not _FINDS_CONDA.search(facts.text) else ()
     ):
@@ -593,16 +595,25 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
         hooked = min(hooks, default=command.start) < command.start
         module = min(modules, default=command.start) < command.start and not sourced
         activates = command.words[1:2] and command.words[1].text == "activate"
-        if activates and not command.shell.via and (module or not hooked):
+        # With set -e, the job ends where activate fails.
+        unseen = startup and not option_on(facts, "errexit", command.shell, command.start)
+        if activates and not command.shell.via and (module or unseen or not hooked):
+            reason = (
+                "it needs conda's shell hook, which the modules of some sites bring, and of others not."
+                if module
+                else "in a shell without terminal many a ~/.bashrc ends at its first lines: activate fails,"
+                " and the job runs with another python."
+            )
             yield RuleHit(
                 command.start,
-                f"{command.name} activate in a shell that was not prepared for it",
-                'above it: source "$(conda info --base)/etc/profile.d/conda.sh"',
-                "note" if module else "warning",
-                "it needs conda's shell hook, which the modules of some sites bring, and of others"
-                " not."
-                if module
-                else None,
+                f"{command.name} activate relies on {'the module' if module else '~/.bashrc'}"
+                if hooked
+                else f"{command.name} activate in a shell that was not prepared for it",
+                'above it: source "$(conda info --base)/etc/profile.d/conda.sh"'
+                if module or not hooked
+                else "above it: source ~/miniconda3/etc/profile.d/conda.sh, with the path of your conda",
+                "note" if hooked else "warning",
+                reason if hooked else None,
             )
 
 
@@ -991,11 +1002,27 @@ rule(
         r"(?:(?![^\n]*(?:python|srun)[ \t])[^\n]*\n){0,25}?[ \t]*"
         r"(?P<at>(?:cp|rsync|mv)\b(?:[ \t]+-\S+)*[ \t]+[\"']?"
         r"(\$\{?(?:SLURM_TMPDIR|TMPDIR|SCRDIR|LOCAL\w*|TMP\w*|WORK\w*)\}?|/tmp|/scratch/\$\{?SLURM_JOB_ID\}?))"
-        r"[^\n]*(?=\n)",
+        r"[^\n]*",
         r"the results in \2 are copied after the training only",
         r"let the training save into the shared file system, or copy in a trap: #SBATCH --signal=B:TERM@300",
         unless=r"\btrap\b|--signal|\btimeout\b|\A(?![\s\S]*(?:=[\"']?(?:/tmp|/scr\w*/\$|\$\{?(?:SLURM_)?TMPDIR)"
         r"|[\"' =]\$\{?(?:SLURM_)?TMPDIR|/scratch/\$\{?SLURM_JOB))",
+    )
+)
+
+rule(
+    "overlay-writable",
+    "note",
+    "one job at a time can mount it: the next one ends with: currently in use by another process.",
+    "Apptainer user guide, persistent overlays",
+    once=True,
+)(
+    pattern(
+        rf"(?:(?:singularity|apptainer)[ \t]+(?:exec|run|shell)\b{REST}(?<=\s)--overlay[= ]\s*(?:\\\n\s*)?"
+        r"|(?:export[ \t]+)?\w*(?:OVERLAY|overlay)\w*=)(?P<at>[\"']?([^\s\"':]+\.ext3)(?!\S*:ro)(?::rw)?)",
+        r"\2 is mounted for writing",
+        r"write in jobs: --overlay \2:ro",
+        unless=r"\.ext3\S*:ro|OVERLAY\w*\}?:ro|overlay\w*\}?:ro|SLURM_JOB_ID\}?\.ext3",
     )
 )
 
