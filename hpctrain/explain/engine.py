@@ -792,7 +792,7 @@ class _DiagnosisRanker:
                 # vLLM's handler of a signal raises it: the server was stopped.
                 and not each.error.startswith("KeyboardInterrupt: ")
                 # An exception in a thread ends only that thread.
-                and not any("in _bootstrap_inner" in line for line in each.lines[1:2])
+                and not any("in _bootstrap_inner" in line for line in each.lines[1:4])
             )
         ]
         if not usable:

@@ -487,7 +487,14 @@ class Errors:
         return any(
             line < each.excerpt.line + LINES
             and not self._is_over(each)
-            and (not head or HEAD in each.label.rest)
+            and (
+                not head
+                or (
+                    HEAD in each.label.rest
+                    # Behind an ignored error, another traceback is an error of its own.
+                    and not _IGNORED.search(each.before.rstrip().rpartition(b"\n")[2])
+                )
+            )
             for each in self.mine
         )
 
