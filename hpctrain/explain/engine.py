@@ -88,8 +88,6 @@ def _was_followed(
     hit: Match, hits: Sequence[Match], troubles: Sequence[ErrorExcerpt], said: Collection[str]
 ) -> bool:
     """Whether a program that rejected its arguments was followed by another run in its file."""
-    if hit.steps_after >= matching.SURVIVED or hit.lines_after > matching.MUCH:
-        return True
 
     def is_later(one: Occurrence, lines: int = 0) -> bool:
         begin = (hit.order[0], hit.order[1] + lines)
@@ -97,7 +95,9 @@ def _was_followed(
 
     # Only the first errors are kept as excerpts.
     return (
-        any(is_later(one, _NEARBY) and one.rule not in (*said, hit.rule) for one in hits)
+        hit.steps_after >= matching.SURVIVED
+        or hit.lines_after > matching.MUCH
+        or any(is_later(one, _NEARBY) and one.rule not in (*said, hit.rule) for one in hits)
         or any(
             is_later(one)
             and matching.is_uncaught(one)
@@ -107,6 +107,22 @@ def _was_followed(
             for one in troubles
         )
     )
+
+
+def _quiet_ends(seen: Sequence[Occurrence], rules: Sequence[FailureRule]) -> dict[int, int]:
+    """Return file index → the last error in that file, where so much output without an error
+    follows that the program continued, or another run wrote it.
+    """
+    notices = {rule.id for rule in rules if rule.area in ("time", "end")}
+    last = {each.order[0]: each for each in sorted(seen, key=lambda one: one.order)}
+    return {
+        file: each.order[1]
+        for file, each in last.items()
+        if each.bytes_after > matching.HELD_BACK
+        and not any(
+            isinstance(one, Match) and one.rule in notices and one.order[0] == file for one in seen
+        )
+    }
 
 
 def _is_earlier(each: Occurrence, case: JobContext) -> bool:
@@ -278,7 +294,10 @@ def explain(
     if ended_well(case, status):
         return Explanation(ended=ended, history=_history(case, ()))
     hits, troubles = list(hits), list(troubles)
+    known = has_failed(case, status)
     ends = other_jobs(hits, troubles, {each.id for each in rules if each.kind == "consequence"})
+    if not known and case.account is None:
+        ends = _quiet_ends([*hits, *troubles], rules) | ends
     now, before = split(hits, case, ends)
     shown, _ = split(troubles, case, ends)
     seen_first, _ = split(first_failed, case, ends)
@@ -291,7 +310,6 @@ def explain(
         seen_first,
         lost=lost,
     )
-    known = has_failed(case, status)
     diagnoses, consequences = judge.judged(known=known)
     block = None
     if not diagnoses and (lost or not _is_active(case)):

@@ -22,7 +22,7 @@ from hpctrain.util.text import size
 SURVIVED, LITTLE = 20, 3
 #: Bytes that may have been buffered: Python buffers 8 KiB of output to a file and writes it at
 #: exit, after the traceback.
-_HELD_BACK = 16 << 10
+HELD_BACK = 16 << 10
 #: With more lines than this after a non-fatal shell message, the script continued; with more than
 #: `_REST`, and no sign of a failure, it may have.
 MUCH, _REST = 500, 5
@@ -51,7 +51,9 @@ _CAUGHT = re.compile(
     r" (?!<module>|_run_module|_bootstrap|_wrap|wrapper|\w*worker|run\b|main\b|<lambda>|__?\w*call)\w+\s*$"
 )
 #: A line about an error, from which the program may have recovered.
-_ERROR = re.compile(r"(?i)error|exception|traceback|fatal|abort|killed|fail|\braise\b")
+_ERROR = re.compile(
+    r"(?i)error|exception|traceback|fatal|abort|killed|fail|\braise\b|keyboardinterrupt"
+)
 #: Slurm's "error:" lines about what it does to a job.
 _NOTICE = re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON ")
 
@@ -81,7 +83,7 @@ def of(
     """
     if each.steps_after >= SURVIVED or (each.done_after == "complete" and not numbers):
         return (
-            Recovery.PERHAPS if uncaught and 0 < each.bytes_after <= _HELD_BACK else Recovery.SURELY
+            Recovery.PERHAPS if uncaught and 0 < each.bytes_after <= HELD_BACK else Recovery.SURELY
         )
     perhaps = each.steps_after >= (1 if caught else LITTLE) or (
         each.done_after == "zero" and not numbers

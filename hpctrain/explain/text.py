@@ -57,11 +57,11 @@ def sentences(text: str, groups: Mapping[str, str], known: Collection[str]) -> s
 
 def filled_lines(text: str, groups: Mapping[str, str], known: Collection[str]) -> str:
     """Fill the names in `text` line by line; drop lines with an unknown name."""
-    kept = []
-    for line in text.strip().splitlines():
-        if all(name in groups for name in _NAME.findall(line) if name in known):
-            kept.append(_filled(line.rstrip(), groups, known))
-    return "\n".join(kept)
+    return "\n".join(
+        _filled(line.rstrip(), groups, known)
+        for line in text.strip().splitlines()
+        if all(name in groups for name in _NAME.findall(line) if name in known)
+    )
 
 
 def filled_in(text: str, places: Mapping[str, str]) -> str:

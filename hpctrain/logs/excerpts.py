@@ -300,8 +300,8 @@ _WELL = re.compile(
 )
 
 
-def last_words(tail: bytes) -> int | None:
-    """Return where the error begins with which a file ends, in its last bytes; None if it ends with
+def last_words(tail: bytes) -> int:
+    """Return where the error begins with which a file ends, in its last bytes; -1 if it ends with
     success, steps, or neither.
     """
     at = tail.rfind(b"\n", 0, max(0, len(tail) - _END)) + 1
@@ -338,13 +338,13 @@ def last_words(tail: bytes) -> int | None:
             )
         )
     ):
-        return None
+        return -1
     behind = Steps()
     behind.want()
     behind.up_to(tail, first)
     before = behind.place
     behind.up_to(tail, len(tail))
-    return None if behind.steps_since(before) else first
+    return -1 if behind.steps_since(before) else first
 
 
 @dataclass(slots=True)

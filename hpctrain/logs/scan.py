@@ -443,21 +443,22 @@ class FileScan:
         elif len(self._kept) < _MOST_KEYS:
             self._kept[key] = _Kept(hit, hit, hit.count, self._steps.place)
 
-    def _last_words(self) -> None:
-        """Keep the error with which the file ends, however many were kept before it."""
-        at = excerpts.last_words(self._tail)
-        if at is None:
+    def _keep_late(self, at: int, *, is_ending: bool) -> None:
+        """Keep the error at a position of the file's last bytes, however many were kept before."""
+        if at < 0:
             return
+        at = self._tail.rfind(b"\n", 0, at) + 1
         number = self._line - self._tail.count(b"\n", at)
         known = next((each for each in self.troubles if each.excerpt.line == number), None)
         if number <= self._done or self._errors.is_in_traceback(number):
             return
         if known is None:
             label = text.label(text.clean(self._tail[at:].partition(b"\n")[0]))
-            before, behind = self._tail[max(0, at - 2000) : at], self._tail[at:]
-            known = self._open(number, label, before, behind)
+            known = self._open(
+                number, label, before=self._tail[max(0, at - 2000) : at], behind=self._tail[at:]
+            )
             self.troubles.append(known)
-        known.excerpt = replace(known.excerpt, ending=True)
+        known.excerpt = replace(known.excerpt, ending=known.excerpt.ending or is_ending)
 
     def _trouble(self, here: LineAt) -> None:
         label = text.label(here.line)
@@ -583,7 +584,8 @@ class FileScan:
         )
         if went_on or (self._ended and self._steps.count > self._ended_steps):
             self._begin_part()
-        self._last_words()
+        self._keep_late(self._tail.rfind(excerpts.HEAD.encode()), is_ending=False)
+        self._keep_late(excerpts.last_words(self._tail), is_ending=True)
         for kept in self._kept.values():
             lines = max(0, self._line - 1 - kept.last.order[1])
             behind = self._steps.since(kept.steps) | {"lines_after": lines, "parts": self._part}

@@ -248,6 +248,14 @@ def test_what_a_process_had_held_back_may_come_behind_its_last_error(more: dict[
     assert found(8000, JobContext()) == [], "nobody says that it failed"
 
 
+def test_an_error_far_before_the_end_is_of_an_earlier_run_unless_the_job_failed() -> None:
+    old = hit("oom", 4, bytes_after=200_000)
+    assert ids(said(old)) == []
+    assert ids(said(old, troubles=(trouble(900, bytes_after=90),))) == ["oom"]
+    assert ids(said(old, hit("notice", 5, bytes_after=199_000))) == ["oom"]
+    assert ids(said(old, case=JobContext(account=account("FAILED", exit_code=1)))) == ["oom"]
+
+
 def test_an_error_that_somebody_caught_was_got_over_by_one_step() -> None:
     def frames(function: str) -> tuple[str, ...]:
         return (

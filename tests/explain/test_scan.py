@@ -305,6 +305,13 @@ def test_a_traceback_that_ranks_wrote_into_each_others_is_shown_once(tmp_path: P
     assert "\n".join(trouble.lines).encode() == log.replace(frame * 2 + code * 2, frame + code)[:-1]
 
 
+def test_the_last_traceback_is_kept_however_many_came_before_it(tmp_path: Path) -> None:
+    frames = b'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\n'
+    runs = (frames + b"ValueError: run %d\n" % number for number in range(9))
+    found = look(tmp_path, (b"a line\n" * 80).join(runs) + b"Finished.\n" * 9).troubles
+    assert [each.error for each in found][-2:] == ["ValueError: run 3", "ValueError: run 8"]
+
+
 def test_a_traceback_is_cut_out_whole_of_lines_of_other_ranks(tmp_path: Path) -> None:
     content = (
         b'[rank1]: Traceback (most recent call last):\n[rank0]: step 4\n[rank1]:   File "a.py",'

@@ -3,7 +3,6 @@ says of what ended.
 """
 
 import json
-import os
 import re
 import subprocess
 import time
@@ -16,6 +15,7 @@ import pytest
 from hpctrain.slurm.client import SlurmScheduler
 from hpctrain.slurm.notations.records import JobRecord
 from tests.lab.conftest import Lab
+from tests.lab.typist import HPCTRAIN, Typist
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 MIB = 1024**2
@@ -45,23 +45,10 @@ def _lab_here(lab_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def ps(lab_env: dict[str, str], hpctrain: str, tmp_path: Path) -> Ps:
+def ps(lab_env: dict[str, str], tmp_path: Path) -> Ps:
     """Return a function that types `hpctrain ps`."""
-
-    def type_it(*words: str) -> subprocess.CompletedProcess[str]:
-        kept = {**lab_env, "HPCTRAIN_STATE_DIR": os.environ["HPCTRAIN_STATE_DIR"]}
-        done = subprocess.run(
-            [hpctrain, "ps", *words],
-            env=kept,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stderr
-        return done
-
-    return type_it
+    typist = Typist(tmp_path, lab_env)
+    return lambda *words: typist.type(HPCTRAIN, "ps", *words, code=0)
 
 
 def account(job_id: str) -> JobRecord:
