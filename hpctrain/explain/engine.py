@@ -56,7 +56,7 @@ def split(
 
 
 #: Rules for what ends a program before it does anything: rejected arguments, a syntax error.
-_REJECTED = ("script-arguments", "option-empty", "python-syntax")
+_REJECTED = ("script-arguments", "option-empty", "python-syntax", "training-script-missing")
 
 
 def other_jobs(
@@ -97,10 +97,16 @@ def _was_followed(
     return (
         hit.steps_after >= matching.SURVIVED
         or hit.lines_after > matching.MUCH
-        or any(is_later(one, _NEARBY) and one.rule not in (*said, hit.rule) for one in hits)
+        or any(
+            is_later(one, _NEARBY)
+            # What the next step of the same job lacks, since this one wrote nothing.
+            and one.rule not in (*said, hit.rule, "path-missing", "dataset-missing")
+            for one in hits
+        )
         or any(
             is_later(one)
             and matching.is_uncaught(one)
+            and "No such file" not in one.error
             # Without its message, it may be the launcher's.
             and not one.error[:1].isspace()
             and not any(other.rule in said and matching.stands_in(other, one) for other in hits)
