@@ -266,7 +266,8 @@ _FAILED = re.compile(
     r"|non-?zero (?:exit|status)|\bexited with (?:error|[1-9])|BAD TERMINATION|\bdied from signal"
     r"|(?:job|run|pipeline|workflow|command|program|execution)(?: '\d+')? (?:has )?failed\b"
     r"|: line \d+: +\d+ (?:Aborted|Killed|Segmentation|Terminated|Bus error|Illegal|Floating)"
-    r"|\(exit(?: code| status)?:? [1-9]\d{0,2}\)|^\W*\[(?:FAIL(?:ED|URE)?|fail(?:ed)?)\]"
+    r"|\bfailed, log is in |^rsync error: |\(exit(?: code| status)?:? [1-9]\d{0,2}\)"
+    r"|^\W*\[(?:FAIL(?:ED|URE)?|fail(?:ed)?)\]|^make(?:\[\d+\])?: \*\*\* |^Error in (?:user input|routine)\b"
     r"|\b(?:aborting|giving up|cannot continue)\b|mpirun noticed that process rank"
     r"|\bterminat(?:ed|ing) (?:abnormally|with error|by signal|on signal)\b|^exiting\W*$"
 )
