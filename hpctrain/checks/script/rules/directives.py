@@ -362,7 +362,7 @@ _LIGHT = re.compile(
 #: A training with data loaders, by its name or options.
 _TRAINS = re.compile(
     r"\n[^#\n]*(?:python[\d.]*|torchrun|launch)[ \t][^\n]*?(?:\\\n[^\n]*?){0,3}"
-    r"(?:train(?!\w*/)|finetun|fine_tun|pretrain)\w*"
+    r"(?:train(?!\w*/)|tun(?:e|ing)_|clf|classif|finetun|fine_tun|pretrain)\w*"
     r"|num_?workers[= ][1-9]"
 )
 
@@ -421,7 +421,9 @@ def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
         if name in facts.options and "exclusive" not in facts.options
     ]
     partition = facts.options.get("partition")
-    named = partition and re.search(r"(?<!no)(?<!no[-_])gpu", partition.value or "", re.IGNORECASE)
+    named = re.search(
+        r"(?<!no)(?<!no[-_])gpu|^[ahv][12]00(?!\w)", facts.value("partition") or "", re.IGNORECASE
+    )
     told = (
         {"exclusive", "gres"} & set(facts.options)
         or facts.block.hetjobs
@@ -550,6 +552,22 @@ rule(
         r"--\1 is \2 MB",
         r"write: --\1=\2G",
         unless=_NO_TRAINING,
+    )
+)
+
+rule(
+    "memory-small",
+    "note",
+    "python with torch or TensorFlow and a GPU needs 2 to 4 GB of host memory to start; above the limit"
+    " the job is killed.",
+    "sbatch(1) --mem",
+)(
+    pattern(
+        r"--mem[= ]((?:[12]G|(?:[3-9]\d\d|[12]\d{3})M)B?)(?=\s|\Z)",
+        r"\1 of memory for a job with GPUs",
+        r"write: --mem=16G",
+        unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*(?:gres[= ]gpu|--gpus))"
+        r"|\A(?![\s\S]*\n[^#\n]*\b(?:python[\d.]*|torchrun|accelerate|deepspeed)[ \t])",
     )
 )
 

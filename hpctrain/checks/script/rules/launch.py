@@ -700,7 +700,7 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
         # On one node, the batch shell has the cores of all tasks.
         if not (parallel or told or facts.nodes == 1):
             yield RuleHit(option.start, what, f"write: --cpus-per-task={several}", "note", why)
-    elif gpus > 1 and not (_USES_ALL.search(lines) or parallel):
+    elif gpus > 1 and not (_USES_ALL.search(lines) or _TELLS_ALL.search(facts.text) or parallel):
         plain = [
             one
             for one in here
@@ -732,6 +732,10 @@ _USES_ALL = re.compile(
     r"|lightning|llm|llama|multi|[-_]mp\b|[-_](?:gpus?|devices|gpu_?ids?)\b"
     r"|\b(?:gpus?|devices|tp|world_size)=|CUDA_VISIBLE|NUM_GPUS",
     re.I,
+)
+#: What a comment or a directive says about that.
+_TELLS_ALL = re.compile(
+    r"(?i)data[ _-]?parallel|\bddp\b|multi-?gpu|\n#SBATCH[^\n]*\s(?:-C[ =]|--constraint[= ])[\"']?gpu\b"
 )
 #: Programs that find the other nodes of the job themselves.
 _KNOWS_NODES = re.compile(

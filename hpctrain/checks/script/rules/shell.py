@@ -306,12 +306,15 @@ def exit_code_lost(facts: LintFacts) -> Hits:
         shown in ("exit", "exit 0", "wait") or _AFTERWARDS.match(last.name) or _SMALL.search(line)
     )
     if trained and ends_well and not in_another_branch(facts, trained[-1], last):
-        lines = ", ".join(dict.fromkeys(str(facts.line(one.start)) for one in trained[1:8]))
+        lines = ", ".join(dict.fromkeys(str(facts.line(one.start)) for one in trained[:8]))
+        which = (
+            f"a step may fail (lines {lines})"
+            if "," in lines
+            else f"{trained[0].name or 'the training'} may fail"
+        )
         yield RuleHit(
             trained[0].start,
-            f"{trained[0].name or 'the training'} may fail"
-            + (f", or the steps of the lines {lines}" if lines else "")
-            + f", and the job ends with the code of: {shown}",
+            f"{which}, and the job ends with the code of: {shown}",
             'after it: status=$?, and as the last line: exit "$status"'
             if len(trained) == 1
             else "above the first step: set -e",
@@ -578,8 +581,11 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
     shown = {one.start: facts.shown(one) for one in named}
     hooks = [start for start, text in shown.items() if not _OTHER_MODULES.match(text)]
     modules = [start for start in hooks if _CONDA_MODULE.search(shown[start])]
-    startup = bool(hooks) and all("bashrc" in shown[start] for start in hooks)
-    startup = startup and not re.search(r"\b(?:conda|mamba)\b[^\n]*[ \t]init\b", facts.text)
+    startup = (
+        bool(hooks)
+        and all("bashrc" in shown[start] for start in hooks)
+        and not re.search(r"\b(?:conda|mamba)\b[^\n]*[ \t]init\b", facts.text)
+    )
     for command in (
         facts.named("source") if not known and not _FINDS_CONDA.search(facts.text) else ()
     ):
