@@ -847,7 +847,7 @@ rule(
         r"\1 \2 has no --nv",
         r"write: \1 \2 --nv",
         # Another step with --nv: this one may be meant for the CPU. ROCm works without an option.
-        unless=r"(?i)--nv|rocm|_NV\b|TCML|\A(?![\s\S]*#SBATCH[^\n]*gpu)",
+        unless=r"(?i)--nv|rocm|_NV\b|TCML|uni-tuebingen|\A(?![\s\S]*#SBATCH[^\n]*gpu)",
     )
 )
 
@@ -877,10 +877,11 @@ rule(
     "site documentation",
 )(
     pattern(
-        r"((?:sleep[ \t]+(?:inf(?:inity)?|\d+d|[1-9]\d{4,})|tail[ \t]+-f[ \t]+/dev/null)\b)",
+        r"((?:sleep[ \t]+(?:inf(?:inity)?|\d+d|[1-9]\d{4,})|tail[ \t]+-f[ \t]+(?:/dev/null|[^\s&|;]+(?=\s*\Z)))(?!\w))",
         r"\1 holds the GPUs of the job",
         r"remove it; to work interactively: srun --gpus=1 --time=01:00:00 --pty bash",
-        unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*gpu)",
+        # Those need a script that stays.
+        unless=r"\bray[ \t]+start\b|\A(?![\s\S]*\n#SBATCH[^\n]*gpu)",
     )
 )
 

@@ -679,7 +679,7 @@ rule(
     once=True,
 )(
     pattern(
-        r"(?:export[ \t]+)?(\w+)=([\"']?)(/(?:tmp|dev/shm)/[\w/-]+)\2[ \t]*(?=[\n#]|\Z)"
+        r"(?:export[ \t]+)?((?!MIOPEN)\w+)=([\"']?)(/(?:tmp|dev/shm)/[\w/-]+)\2[ \t]*(?=[\n#]|\Z)"
         r"|(?:export[ \t]+)?(TE?MP(?:_?DIR)?)=[\"']?(/[\w/-]*/\$\{?USER\}?)[\"']?[ \t]*(?=[\n#]|\Z)",
         r"\1\4 is \3\5 in every job",
         'write: \\1\\4="\\3\\5/$SLURM_JOB_ID", make it with mkdir -p, and: trap \'rm -rf "$\\1\\4"\' EXIT',
@@ -708,7 +708,8 @@ rule(
         r"run it once before, on a login node",
         # Those are made for the job, or once; or to install is all that it does.
         unless=r"-m venv[^\n]*(?i:/tmp)"
-        r"|![ \t]+-[defsr][ \t][^\n]*(?:venv|env\b|activate)"
+        r"|![ \t]+-[defsr][ \t][^\n]*(?:venv|env\b|activate)(?:(?!\n[ \t]*fi\b)[\s\S])*\n[ \t]*fi\b"
+        r"(?![\s\S]*\n[ \t]*(?:python[\d.]*[ \t]+-m[ \t]+)?(?:pip3?|conda)[ \t]+install\b)"
         r"|\A(?![\s\S]*\b(?:srun|torchrun|accelerate|deepspeed|Rscript|julia|uv run|(?:singularity|apptainer)[ \t]+"
         r"(?:exec|run)|python[\d.]*[ \t]+(?!-m[ \t]+(?:pip|venv)|-c|setup\.py|\S*download)))",
     )
