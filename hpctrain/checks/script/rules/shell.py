@@ -301,9 +301,12 @@ def exit_code_lost(facts: LintFacts) -> Hits:
     ]
     last = steps[-1]
     shown = " ".join(word.text for word in last.words[:2])
-    line = " ".join(word.program for word in (last.call.rest if last.call else last.words))
     ends_well = (
-        shown in ("exit", "exit 0", "wait") or _AFTERWARDS.match(last.name) or _SMALL.search(line)
+        shown in ("exit", "exit 0", "wait")
+        or _AFTERWARDS.match(last.name)
+        or _SMALL.search(
+            " ".join(word.program for word in (last.call.rest if last.call else last.words))
+        )
     )
     if trained and ends_well and not in_another_branch(facts, trained[-1], last):
         lines = ", ".join(dict.fromkeys(str(facts.line(one.start)) for one in trained[:8]))
@@ -708,7 +711,7 @@ rule(
         r"run it once before, on a login node",
         # Those are made for the job, or once; or to install is all that it does.
         unless=r"-m venv[^\n]*(?i:/tmp)"
-        r"|![ \t]+-[defsr][ \t][^\n]*(?:venv|env\b|activate)(?:(?!\n[ \t]*fi\b)[\s\S])*\n[ \t]*fi\b"
+        r"|![ \t]+-[defsr][ \t][^\n]*(?:venv|envs?\b|activate)(?:(?!\n[ \t]*fi\b)[\s\S])*\n[ \t]*fi\b"
         r"(?![\s\S]*\n[ \t]*(?:python[\d.]*[ \t]+-m[ \t]+)?(?:pip3?|conda)[ \t]+install\b)"
         r"|\A(?![\s\S]*\b(?:srun|torchrun|accelerate|deepspeed|Rscript|julia|uv run|(?:singularity|apptainer)[ \t]+"
         r"(?:exec|run)|python[\d.]*[ \t]+(?!-m[ \t]+(?:pip|venv)|-c|setup\.py|\S*download)))",
@@ -868,10 +871,12 @@ rule(
     "bash(1) PARAMETERS",
 )(
     pattern(
-        r"(?:export[ \t]+)?([A-Za-z]\w*_\w+)[ \t]*=(?!=)[^\n]*\n"
-        r"(?:[^\n]*\n){0,500}?[^\n#]*\.(?:py|sh|R|jl)[ \t]+(?P<at>\1)(?=[ \t\n;&|\\]|\Z)",
-        r"\1 has no $ where it is used",
-        r'write there: "$\1"',
+        r"(?:(?:export[ \t]+)?([A-Za-z]\w*_\w+)[ \t]*=(?!=)[^\n]*\n"
+        r"(?:[^\n]*\n){0,500}?[^\n#]*\.(?:py|sh|R|jl)[ \t]+(?=\1(?:[ \t\n;&|\\]|\Z))"
+        # A value that is its own name.
+        r"|(?=(?:export[ \t]+)?([A-Z]\w*_\w+)=[\"']?\2[\"']?[ \t]*(?:[\n;#]|\Z)))(?P<at>\w)",
+        r"\1\2 has no $ where it is used",
+        r'write there: "$\1\2"',
     )
 )
 
@@ -1018,6 +1023,24 @@ rule(
 )
 
 rule(
+    "installed-elsewhere",
+    "warning",
+    "nothing has activated the new environment, so that the packages go into the one that is active, such"
+    " as base; the new one stays empty.",
+    "conda documentation",
+    once=True,
+)(
+    pattern(
+        r"(?:conda|mamba)[ \t]+create\b(?![^\n]*activate)[^\n]*?[ \t](?:-n|--name|-p|--prefix)[ =]([^\s;&|]+)[^\n]*\n"
+        r"(?:(?![^\n]*(?:activate|bin/))[^\n]*\n){0,8}?"
+        r"[ \t]*(?P<at>(?:conda|mamba|pip3?)[ \t]+install\b(?![^\n]*[ \t](?:-n|--name|-p|--prefix)\b)"
+        r"(?![^\n]*(?:\\\n[^\n]*)*[ \t](?:-n|--name|-p|--prefix)[ =]))",
+        r"the packages do not go into \1",
+        r"write: conda install -n \1 …, or activate it first",
+    )
+)
+
+rule(
     "overlay-writable",
     "note",
     "one job at a time can mount it: the next one ends with: currently in use by another process.",
@@ -1046,9 +1069,9 @@ rule(
         r"[ \t]+(?!(?:-u[ \t]+)?(?:-c\b|-V|--version|-m[ \t]+(?:pip|venv)|-[ \t\n]|<<))",
         r"nothing in the script chooses the environment of \1",
         r"write above it, for a venv: source .venv/bin/activate",
-        unless=r"(?mi)^(?![ \t]*#)[^\n]*(?:\b(?:module|ml|conda|mamba|micromamba|source|spack|guix|nix|pixi"
-        r"|poetry|uv|pdm|pipenv|hatch|virtualenv|venv|activate|apptainer|singularity|docker|podman|enroot|shifter|sarus|pyenv"
-        r"|container\w*|eval|\w*env)\b|\bPATH=|bin/python|(?:^|[;&])[ \t]*\.[ \t])"
+        unless=r"(?mi)^(?![ \t]*#)[^\n]*(?:(?<![-\w.])(?:module|ml|setpkgs|conda|mamba|micromamba|source|spack|guix"
+        r"|nix|pixi|poetry|uv|pdm|pipenv|hatch|virtualenv|venv|activate|apptainer|singularity|docker|podman|enroot|shifter|sarus"
+        r"|eval|\w*env)\b|container|\bPATH=|bin/python|(?:^|[;&])[ \t]*\.[ \t])"
         r"|\A#![^\n]*[ \t](?:-\w*l|--login)|#SBATCH[^\n]*(?:container|image|get-user-env|environment|uenv)"
         # A fragment.
         r"|\A(?![\s\S]*\n#SBATCH[^\n]*\s(?:--job-name|-J|--partition|-p)\b)",
