@@ -153,7 +153,7 @@ class Explanation:
 Done = Literal["complete", "zero"] | None
 #: Errors that end a program, regardless of earlier output.
 DEADLY = re.compile(
-    r"Segmentation fault(?! (?!at\b|in\b)\w)|core dumped|terminate called|Bus error|Illegal"
+    r"Segmentation fault(?! (?!at\b|in\b)\w)|core dumped|terminate called(?! without an active)|Bus error|Illegal"
     r" instruction|panic:|FATAL(?!_ERROR)|Execution halted"
     r"|Fortran runtime error:|forrtl: severe|^ERROR: LoadError: |^Exception in thread"
     r" \"main\"|^thread '[^']*' panicked at"

@@ -220,7 +220,7 @@ _FRAME = re.compile(r"  +File \"")
 #: A frame, and the files of libraries, of Python itself and of installed commands.
 _PLACE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _LIBRARY = re.compile(
-    r"(?:site|dist)-packages[\\/]|[\\/]lib(?:64)?[\\/]python\d|^<|[\\/](?:bin|Scripts)[\\/]"
+    r"(?:site|dist)-packages[\\/]|[\\/]lib(?:64)?[\\/]python\d|^<|__autograph_generated|[\\/](?:bin|Scripts)[\\/]"
     r"|(?i:[\\/](?:python|conda|envs[\\/])[^\\/]*[\\/]lib[\\/])"
 )
 _PACKAGE = re.compile(r"(?:site|dist)-packages[\\/](\w+)")
@@ -384,7 +384,13 @@ class Open:
                 shown = list(dict.fromkeys(shown))  # unlabeled ranks wrote it line by line
             error = next((line for line in reversed(shown) if _EXCEPTION.match(line)), shown[-1])
             behind = shown[shown.index(error) + 1 :]
-            error += f" {behind[0].strip()}" if error.rstrip().endswith(":") and behind else ""
+            # What a layer of Keras raised is on a line of its own, before the layer's arguments.
+            error = re.sub(
+                r"\A\S+: in user code:(?s:.*)\n\s+(?=\w+(?:Error|Exception): \S)|\A(.*:)\s*\n\s*"
+                r"|(?<=: )Exception encountered when calling (?s:.*?)(?=[^\n]+\n(?:Call a|A)rguments)",
+                lambda head: f"{head[1]} " if head[1] else "",
+                "\n".join((error, *behind)),
+            ).partition("\n")[0]
             # Three quotes close the traceback of another process: that is where it was raised.
             raised = _raised(list(itertools.takewhile('"""'.__ne__, shown)))
             is_launcher = bool(_OF_LAUNCHER.match(error)) and "frame" not in raised
