@@ -427,13 +427,13 @@ def fixed_port(facts: LintFacts) -> Hits:
     opened = [
         RuleHit(
             one.at.start,
-            "torchrun opens the port 29500",
-            "write: torchrun --standalone …",
+            "without --master_port the launcher opens the port 29500",
+            "add: --master_port=$((20000 + SLURM_JOB_ID % 9000))",
         )
         for one in meeting
         if one.kind == "torchrun" and one.complete and facts.nodes in (None, 1)
         if not one.has("master_port", "rdzv_endpoint") and (one.number("nnodes") or 1) == 1
-        if "PET_" not in facts.text and not one.remote and one.at.program == "torchrun"
+        if "PET_" not in facts.text and not one.remote
     ]
     return [*found.values(), *opened[:1]]
 

@@ -203,7 +203,10 @@ def work_in_background(facts: LintFacts) -> Hits:
     work = [one for one in own if one.is_background and one in workers]
     for last in work[-1:] if facts.is_batch and not any(facts.named("wait")) else ():
         ends = all(
-            _AFTERWARDS.match(one.name) and one.name != "sleep" and one.scope.kind == "file"
+            _AFTERWARDS.match(one.name)
+            and one.scope.kind == "file"
+            # A few seconds are no wait for the work.
+            and (one.name != "sleep" or re.match(r"\ds?\Z", one.words[-1].text))
             for one in own
             if one.start > last.start and one not in work
         )
