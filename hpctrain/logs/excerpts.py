@@ -264,7 +264,8 @@ _SAID = re.compile(
 _FAILED = re.compile(
     r"(?i)exit(?:ed|ing|s)?\b.{0,24}\b(?:code|status)(?: is| of)?\W{1,12}-?(?!0+\b)\d{1,3}\b"
     r"|non-?zero (?:exit|status)|\bexited with (?:error|[1-9])|BAD TERMINATION|\bdied from signal"
-    r"|(?:job|run|pipeline|workflow|command|program|execution)(?: '\d+')? (?:has )?failed\b"
+    r"|(?:job|run|pipeline|workflow|command|program|execution|training)(?: '\d+')? (?:has )?failed\b"
+    r"|^\W*[\u274c\u2717\u2718]\W*(?:[\w-]+ ){0,3}(?:error|failed|not found|could not|cannot|unable|no module)\b"
     r"|: line \d+: +\d+ (?:Aborted|Killed|Segmentation|Terminated|Bus error|Illegal|Floating)"
     r"|\bfailed, log is in |^rsync error: |\(exit(?: code| status)?:? [1-9]\d{0,2}\)"
     r"|^\W*\[(?:FAIL(?:ED|URE)?|fail(?:ed)?)\]|^make(?:\[\d+\])?: \*\*\* |^Error in (?:user input|routine)\b"
@@ -282,13 +283,13 @@ _REFUSED = re.compile(
     r"|Stale file handle)\W*$"
     r"|(?:^|: |\d\) )(?i:unable to|cannot|can't|could not|failed to) \w"
     r"|\b(?i:is not (?:permitted|allowed|installable|authorized to))\b"
-    r"|points exceeded (?:v_)?cfl"
+    r"|points exceeded (?:v_)?cfl|^[Uu]sage: \S"
 )
 #: Lines of these forms after which a program continues; quoted text.
 _HARMLESS = re.compile(
     r"(?i)warn|\b(?:info|debug)\b|^\[?W\d{4}|: W \w|^\W*[{<]|\*\*\* (?:JOB|STEP) "
     r"|pip's dependency resolver does not|LD_PRELOAD cannot be preloaded|Unable to create TMPDIR"
-    r"|could not lock config file|Unclosed (?:client session|connector)|x11 forwarding|TIOCGWINSZ"
+    r"|slurmstepd: error: .*cgroup|could not lock config file|Unclosed (?:client session|connector)|x11 forwarding|TIOCGWINSZ"
     r"|importing function definition|cannot find name for group|XDG_RUNTIME_DIR|dso_loader|^libGL|bitsandbytes"
     r"|(?:error|fatal)\"?: (?:none\b|null\b|\{\}|0 )|^(?:\S*/)?(?:rm|rmdir|mkdir|unlink|df): "
     r"|\b(?:no|0|without) (?:error|failure)s?\b"
