@@ -289,7 +289,8 @@ _REFUSED = re.compile(
 _HARMLESS = re.compile(
     r"(?i)warn|\b(?:info|debug)\b|^\[?W\d{4}|: W \w|^\W*[{<]|\*\*\* (?:JOB|STEP) "
     r"|pip's dependency resolver does not|LD_PRELOAD cannot be preloaded|Unable to create TMPDIR"
-    r"|slurmstepd: error: .*cgroup|could not lock config file|Unclosed (?:client session|connector)|x11 forwarding|TIOCGWINSZ"
+    r"|slurmstepd: error: .*cgroup"
+    r"|could not lock config file|Unclosed (?:client session|connector)|x11 forwarding|TIOCGWINSZ"
     r"|importing function definition|cannot find name for group|XDG_RUNTIME_DIR|dso_loader|^libGL|bitsandbytes"
     r"|(?:error|fatal)\"?: (?:none\b|null\b|\{\}|0 )|^(?:\S*/)?(?:rm|rmdir|mkdir|unlink|df): "
     r"|\b(?:no|0|without) (?:error|failure)s?\b"
