@@ -27,7 +27,9 @@ from hpctrain.util import shell
 
 _EXPANSION = re.compile(r"\$[\w{(@]|`", re.ASCII)
 _LOOKS_LIKE = re.compile(r"^([ \t]*)#([A-Za-z]{4,9})[ \t]*(?=[ \t]--?[A-Za-z])", re.MULTILINE)
-_PLACEHOLDER_LINE = re.compile(r"\s*(?:\{\{[^{}\n]*\}\}|\{\w+\}|<\w+>|@\w+@)[ \t]*(?:\n|\Z)")
+_PLACEHOLDER_LINE = re.compile(
+    r"\s*(?:\$\{\w+\}|\{\{[^{}\n]*\}\}|\{\w+\}|<\w+>|@\w+@)[ \t]*(?:\n|\Z)"
+)
 _TIME = re.compile(
     r"(?:\d+(?:-\d*(?::\d+){0,2})?|\d+:\d+(?::\d+)?|infinite|unlimited|-1)\Z",
     re.IGNORECASE | re.ASCII,
@@ -67,7 +69,9 @@ def dos_line_ends(facts: LintFacts) -> Hits:
 )
 def no_shebang(facts: LintFacts) -> Hits:
     meant = any(facts.text.startswith("#SBATCH -", start) for start in facts.batch.comments)
-    helper = facts.file.endswith((".sh", ".bash", ".inc")) and not (facts.is_batch or meant)
+    helper = facts.file.endswith((".sh", ".bash", ".inc", "Makefile")) and not (
+        facts.is_batch or meant
+    )
     if not facts.text.startswith("#!") and not helper:
         yield RuleHit(
             0,
@@ -88,7 +92,9 @@ def unreadable_shell(facts: LintFacts) -> Hits:
         yield RuleHit(
             start,
             problem,
-            f"bash -n {shell.quote(facts.file)}",
+            f"write the value in place of {placeholder[0]}"
+            if (placeholder := re.search(r"<[A-Za-z][\w -]*>\Z", facts.text[: start + 1][-60:]))
+            else f"bash -n {shell.quote(facts.file)}",
             "warning" if warns else "error",
             "bash warns, and takes the rest of the file for the text of the heredoc."
             if warns
