@@ -267,7 +267,7 @@ _FAILED = re.compile(
     r"|(?:job|run|pipeline|workflow|command|program|execution|training)(?: '\d+')? (?:has )?failed\b"
     r"|^\W*[\u274c\u2717\u2718]\W*(?:[\w-]+ ){0,3}(?:error|failed|not found|could not|cannot|unable|no module)\b"
     r"|: line \d+: +\d+ (?:Aborted|Killed|Segmentation|Terminated|Bus error|Illegal|Floating)"
-    r"|\bfailed, log is in |\bfailed runs in |^rsync error: |\(exit(?: code| status)?:? [1-9]\d{0,2}\)"
+    r"|\bfailed, log is in |Detected \d+ failed runs in |^rsync error: |\(exit(?: code| status)?:? [1-9]\d{0,2}\)"
     r"|^\W*\[(?:FAIL(?:ED|URE)?|fail(?:ed)?)\]|^make(?:\[\d+\])?: \*\*\* |^Error in (?:user input|routine)\b"
     r"|\b(?:aborting|giving up|cannot continue)\b|mpirun noticed that process rank"
     r"|\bterminat(?:ed|ing) (?:abnormally|with error|by signal|on signal)\b|^exiting\W*$"
@@ -287,7 +287,7 @@ _REFUSED = re.compile(
 )
 #: Lines of these forms after which a program continues; quoted text.
 _HARMLESS = re.compile(
-    r"(?i)warn|\b(?:info|debug)\b|^\[?W\d{4}|: W \w|^\W*[{<]|\*\*\* (?:JOB|STEP) "
+    r"(?i)warn|\b(?:info|debug)\b|^\[?W\d{4}|: W \w|\d: I \w|local_rendezvous|^\W*[{<]|\*\*\* (?:JOB|STEP) "
     r"|pip's dependency resolver does not|LD_PRELOAD cannot be preloaded|Unable to create TMPDIR"
     r"|slurmstepd: error: .*cgroup"
     r"|could not lock config file|Unclosed (?:client session|connector)|x11 forwarding|TIOCGWINSZ"
