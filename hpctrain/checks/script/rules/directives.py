@@ -92,8 +92,8 @@ def unreadable_shell(facts: LintFacts) -> Hits:
         yield RuleHit(
             start,
             problem,
-            f"write the value in place of {placeholder[0]}"
-            if (placeholder := re.search(r"<[A-Za-z][\w -]*>\Z", facts.text[: start + 1][-60:]))
+            f"write the value in place of {placeholder[0].strip()}"
+            if (placeholder := re.search(r"<[A-Za-z][\w -]*>[ \t]*\Z", facts.text[:start][-60:]))
             else f"bash -n {shell.quote(facts.file)}",
             "warning" if warns else "error",
             "bash warns, and takes the rest of the file for the text of the heredoc."
