@@ -729,7 +729,7 @@ _PARALLEL = frozenset(
 #: Signs of a program that starts other processes, or splits the model.
 _USES_ALL = re.compile(
     r"\b(?:ray|verl|vllm|sglang|lmdeploy|spawn|device_map|trl|composer|llamafactory\w*)\b|(?<!IZERS_)parallel"
-    r"|lightning|llm|llama|multi|[-_]mp\b|[-_](?:gpus?|devices|gpu_?ids?)\b"
+    r"|lightning|llm|llama|multi|[-_]mp\b|[-_](?:gpus?|devices)\b|gpu_?ids?[= ][\"']?(?:\d+[ ,]\d|\$|all)"
     r"|\b(?:gpus?|devices|tp|world_size)=|CUDA_VISIBLE|NUM_GPUS",
     re.I,
 )

@@ -1075,7 +1075,7 @@ rule(
         unless=r"(?mi)^(?![ \t]*#)[^\n]*(?:(?<![-\w.])(?:module|ml|setpkgs|conda|mamba|micromamba|source|spack|guix"
         r"|nix|pixi|poetry|uv|pdm|pipenv|hatch|virtualenv|venv|activate|apptainer|singularity|docker|podman|enroot|shifter|sarus"
         r"|eval|\w*env)\b|container|\bPATH=|bin/python|(?:^|[;&])[ \t]*\.[ \t])"
-        r"|\A#![^\n]*[ \t](?:-\w*l|--login)|#SBATCH[^\n]*(?:container|image|get-user-env|environment|uenv)"
+        r"|\A#![^\n]*[ \t](?:-\w*l|--login)|#SBATCH[^\n]*--(?:container|image|get-user-env|environment|uenv)"
         # A fragment.
         r"|\A(?![\s\S]*\n#SBATCH[^\n]*\s(?:--job-name|-J|--partition|-p)\b)",
     )
