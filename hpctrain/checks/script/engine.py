@@ -87,7 +87,8 @@ def _hits(text: str, file: str, slurm: str | None = None) -> Iterator[tuple[Lint
         unique = {hit.start: hit for hit in reversed(hits)}  # the same place may be found twice
         for hit in [*reversed(unique.values())][:MAX_HITS]:
             line = facts.line(hit.start)
-            if line not in templates and hit.start <= unread and (line, rule.id) not in ignored:
+            checked = line not in templates or rule.id == "template"
+            if checked and hit.start <= unread and (line, rule.id) not in ignored:
                 yield rule, hit
     for command in facts.named("sbatch"):
         for heredoc in command.heredocs if len(command.words) == 1 else ():

@@ -303,6 +303,25 @@ _PLACEHOLDER = re.compile(
 )
 
 
+@rule(
+    "template",
+    "note",
+    "sbatch uses the placeholder as the value; lines that contain one are not checked.",
+    "sbatch(1)",
+    once=True,
+)
+def template(facts: LintFacts) -> Hits:
+    return [
+        RuleHit(
+            match.start(),
+            f"the directives hold placeholders, such as {match[1]}",
+            f"replace {match[1]} by the value",
+        )
+        for match in _PLACEHOLDER.finditer(facts.text, 0, facts.block.ends)
+        if match[1]
+    ]
+
+
 def placeholder_lines(facts: LintFacts) -> set[int]:
     """Return the line numbers of directives with a placeholder."""
     return {
