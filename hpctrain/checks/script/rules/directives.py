@@ -378,7 +378,7 @@ _LIGHT = re.compile(
     r"\n#SBATCH[^\n]*[ \t](?:--time[= ]|-t[= ]?)[\"']?(?:(?:0+-)?0*(?:0:[0-2]\d|0:30)(?::\d+)?|(?:[0-2]?\d|30)"
     r"(?::\d\d)?)(?=[\s\"'])|"
     r"python[\d.]*[ \t]+(?:-u[ \t]+|-m[ \t]+)?[\w./]*(?:metric|render|sanity|plot|analy[sz]|visuali|demo|infer|convert"
-    r"|smoke|benchmark|generat|attack|llama|llm|chat)\w*(?:\.py)?(?=\s|\Z)|"
+    r"|smoke|benchmark|generat)\w*(?:\.py)?(?=\s|\Z)|"
     # Sites that give cores with each GPU, or whole nodes.
     r"\n#SBATCH[^\n]*[ \t](?:(?:--partition|-p)[= ]?qgpu|(?:--constraint|-C)[= ]?[\"']?gpu(?:&\S+)?[\"']?\s)"
 )

@@ -847,7 +847,7 @@ rule(
         r"\1 \2 has no --nv",
         r"write: \1 \2 --nv",
         # Another step with --nv: this one may be meant for the CPU. ROCm works without an option.
-        unless=r"(?i)--nv|rocm|_NV\b|TCML|uni-tuebingen|\A(?![\s\S]*#SBATCH[^\n]*gpu)",
+        unless=r"(?i)--nv|rocm|_NV\b|\A(?![\s\S]*#SBATCH[^\n]*gpu)",
     )
 )
 

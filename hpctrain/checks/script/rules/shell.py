@@ -312,15 +312,15 @@ def exit_code_lost(facts: LintFacts) -> Hits:
         )
     )
     if trained and ends_well and not in_another_branch(facts, trained[-1], last):
-        lines = ", ".join(dict.fromkeys(str(facts.line(one.start)) for one in trained[:8]))
-        which = (
-            f"a step may fail (lines {lines})"
-            if "," in lines
-            else f"{trained[0].name or 'the training'} may fail"
-        )
+        lines = dict.fromkeys(str(facts.line(one.start)) for one in trained[:8])
         yield RuleHit(
             trained[0].start,
-            f"{which}, and the job ends with the code of: {shown}",
+            (
+                f"a step may fail (lines {', '.join(lines)})"
+                if len(lines) > 1
+                else f"{trained[0].name or 'the training'} may fail"
+            )
+            + f", and the job ends with the code of: {shown}",
             'after it: status=$?, and as the last line: exit "$status"'
             if len(trained) == 1
             else "above the first step: set -e",
@@ -639,8 +639,7 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
 )
 def script_directory(facts: LintFacts) -> Hits:
     asked = re.search(r"Command=|SLURM_SUBMIT_DIR:-|\[.*SLURM_JOB_?ID:-", facts.text)
-    told = asked or not facts.is_batch
-    for part, command in facts.variables("0", "BASH_SOURCE") if not told else ():
+    for part, command in facts.variables("0", "BASH_SOURCE"):
         named = command.name in ("dirname", "realpath", "readlink")
         takes = named or part.operand in ("%/*", "[0]%/*")
         sure = not command.conditional and command.after not in ("||", "&&")
@@ -648,7 +647,7 @@ def script_directory(facts: LintFacts) -> Hits:
         line = facts.text[: part.start].rpartition("\n")[2]
         name = re.match(r"\s*(?:export\s+|readonly\s+)?(\w+)=", line)
         read = not name or re.search(rf"\$\{{?{name[1]}\b", facts.text[part.end :])
-        if takes and sure and here and read:
+        if takes and sure and here and read and facts.is_batch and not asked:
             yield RuleHit(
                 part.start,
                 f"the directory of {facts.text[part.start : part.end]} is Slurm's spool directory",
