@@ -882,7 +882,8 @@ class _DiagnosisRanker:
             hit = Match(
                 rule=rule.id,
                 evidence=evidence,
-                groups={**trouble.raised, **known},
+                # The general advice of a hint comes behind that for its wording.
+                groups={"plain": "error, if that is not it", **trouble.raised, **known},
                 order=trouble.order,
                 at=trouble.at,
                 rank=trouble.rank,
