@@ -264,8 +264,8 @@ _AFTER_BUILD = 1500
 #: A likely cause that is this much earlier may be unrelated to the certain one.
 _FAR_S = 600.0
 _MOST_EVIDENCE = 4
-#: Characters of a line that are shown as evidence.
-_EVIDENCE = 300
+#: Characters of a line that are shown as evidence; of an earlier start's, and how many of those.
+_EVIDENCE, _TOLD, _MOST_TOLD = 300, 120, 6
 #: Lines between an error and a restatement of the same error.
 _NEARBY = 20
 #: Messages of srun and Slurm at the end of a step in which a task failed, for any reason.
@@ -305,7 +305,7 @@ def explain(
     if not known and case.account is None:
         ends = _quiet_ends([*hits, *troubles], rules) | ends
     now, before = split(hits, case, ends)
-    shown, _ = split(troubles, case, ends)
+    shown, shown_before = split(troubles, case, ends)
     seen_first, _ = split(first_failed, case, ends)
     lost = has_lost_a_rank(case, now, shown, seen_first)
     judge = _DiagnosisRanker(
@@ -327,7 +327,7 @@ def explain(
         diagnoses=diagnoses,
         consequences=consequences if found else (),
         unexplained=block,
-        history=_history(case, before),
+        history=_history(case, before, shown_before),
         failed=known or found or judge.says_so(),
         ended=ended,
         notes=tuple(_notes(case, lost=lost, block=block)),
@@ -947,7 +947,9 @@ def _evidence(each: RuleMatch) -> tuple[Evidence, ...]:
     )
 
 
-def _history(case: JobContext, before: Sequence[Match]) -> tuple[str, ...]:
+def _history(
+    case: JobContext, before: Sequence[Match], errors: Sequence[ErrorExcerpt] = ()
+) -> tuple[str, ...]:
     said = []
     for attempt in case.attempts[:-1]:
         ids = sorted({hit.rule for hit in before if hit.attempt == attempt.name})
@@ -955,8 +957,19 @@ def _history(case: JobContext, before: Sequence[Match]) -> tuple[str, ...]:
         parts += [f"at step {attempt.last_step}"] if attempt.last_step is not None else []
         why = ", ".join([*([attempt.reason] if attempt.reason else []), *ids])
         said.append(" ".join(parts) + (f" ({why})" if why else ""))
-    if not said and before:
-        starts = sorted({hit.part for hit in before})
-        rules = {start: {hit.rule for hit in before if hit.part == start} for start in starts}
-        said = [f"start {start + 1}: {', '.join(sorted(rules[start]))}" for start in starts]
+    if not said:
+        first = {
+            **{(hit.part, hit.rule): (hit, hit.evidence.text) for hit in reversed(before)},
+            **{
+                (each.part, "error"): (each, each.error)
+                for each in reversed(errors)
+                if not any(matching.stands_in(hit, each) for hit in before)
+            },
+        }
+        said = [
+            f"start {part + 1}: {rule}, line {hit.order[1]}: {told[:_TOLD]}"
+            for (part, rule), (hit, told) in sorted(
+                first.items(), key=lambda each: each[1][0].order
+            )
+        ][:_MOST_TOLD]
     return tuple(said)

@@ -154,7 +154,7 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
             if unexplained is None
             else {**asdict(unexplained), "lines": [redacted(line) for line in unexplained.lines]}
         ),
-        "history": list(explanation.history),
+        "history": [redacted(line) for line in explanation.history],
         "notes": list(explanation.notes),
         "failed": explanation.failed,
         "ended": explanation.ended,
@@ -215,7 +215,7 @@ class _Page:
             yield "no failure found"
         yield from self._consequences(explanation.consequences)
         for line in explanation.history:
-            yield from self._filled(f"earlier start {line.removeprefix('start ')}")
+            yield from self._filled(f"earlier start {redacted(line.removeprefix('start '))}")
         for note in explanation.notes:
             yield from self._filled(f"note: {note}")
 

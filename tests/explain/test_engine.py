@@ -344,8 +344,10 @@ def test_earlier_starts_are_history() -> None:
         case=JobContext(attempts=attempts),
     )
     assert (ids(found), found.history) == (["link"], ("7.0: requeued at step 40 (deadline, oom)",))
-    found = said(hit("oom", 1, None, part=0, parts=1), hit("link", 9, None, part=1, parts=1))
-    assert (ids(found), found.history) == (["link"], ("start 1: oom",))
+    both = (hit("oom", 1, part=0, parts=1), hit("link", 9, part=1, parts=1))
+    found = said(*both, troubles=(trouble(3, part=0, parts=1),))
+    told = ("start 1: oom, line 1: an error", "start 1: error, line 3: KeyError: 1")
+    assert (ids(found), found.history) == (["link"], told)
 
 
 def trouble(line: int, **more: Any) -> ErrorExcerpt:
