@@ -314,11 +314,12 @@ def template(facts: LintFacts) -> Hits:
     return [
         RuleHit(
             match.start(),
-            f"the directives hold placeholders, such as {match[1]}",
-            f"replace {match[1]} by the value",
+            f"the directives hold placeholders, such as {match[1] or match[2]}",
+            f"replace {match[1] or match[2]} by the value",
+            reason=None if match[1] else "sbatch refuses it, unless the site knows this name.",
         )
         for match in _PLACEHOLDER.finditer(facts.text, 0, facts.block.ends)
-        if match[1]
+        if match[1] or not ("mail" in match[0] or is_ours(facts))
     ]
 
 

@@ -292,8 +292,8 @@ _COUNTS = {
 }
 #: Options of programs that count the GPUs of a node.
 _GPU_COUNT = re.compile(
-    r"(?:--)?(?:num[-_]gpus?|n[-_]gpus?|ngpus?|gpus[-_]per[-_]node|tensor[-_]parallel[-_]size"
-    r"|(?:\w+\.)*trainer\.(?:devices|gpus|n_gpus_per_node))\Z"
+    r"(?:\A|,)((?:--)?(?:num[-_]gpus?|n[-_]gpus?|ngpus?|gpus[-_]per[-_]node|tensor[-_]parallel[-_]size"
+    r"|(?:\w+\.)*trainer\.(?:devices|gpus|n_gpus_per_node)))(?:=(\d+))?(?=,|\Z)"
 )
 
 
@@ -332,14 +332,13 @@ def more_processes_than_gpus(facts: LintFacts) -> Hits:
         own = command.call is not None and command.call.has(*_GPU_REQUESTS)
         plain = works(command) and command not in launched and not own
         for word, following in zip_longest(command.argv, command.argv[1:]):
-            option, equals, value = word.text.partition("=")
-            count = command.shell.variables.number(following)
-            if equals:
-                count = int(value) if value.isdecimal() else None
-            if plain and _GPU_COUNT.match(option) and have < (count or 0) < 99:
+            option = _GPU_COUNT.search(word.text)
+            value = option[2] if option else None
+            count = int(value) if value else command.shell.variables.number(following)
+            if plain and option is not None and have < (count or 0) < 99:
                 yield RuleHit(
                     word.start,
-                    f"{option} is {count}, and the job has {count_of(have, 'GPU')}",
+                    f"{option[1]} is {count}, and the job has {count_of(have, 'GPU')}",
                     f"add: #SBATCH --gpus-per-node={count}",
                 )
 
@@ -403,7 +402,7 @@ def fixed_port(facts: LintFacts) -> Hits:
                 "port",
             )
         )
-        if not ignored or re.search(rf"\$\{{?{one.name}\b", facts.text)
+        if not ignored or re.search(rf"(?m)^(?![ \t]*echo\b)[^\n]*\$\{{?{one.name}\b", facts.text)
     ]
     words += [
         (f"--{name}", word)
@@ -470,7 +469,7 @@ rule(
     pattern(
         r"(?:srun\b[^\n|)]*?[ \t])?hostname[ \t]+(-[iI]\b|--(?:all-)?ip-address(?:es)?\b)[ \t]*(?=[)`])",
         r"hostname \1 may print several addresses",
-        f"write: {_FIRST}",
+        f"write in its place: {_FIRST[14:-1]}",
         # Of several addresses, the script takes one; or there is one node.
         unless=r"\*[\"'] [\"']\*|\bread[ \t]+-r?a|addr\w*_array|\n#SBATCH[^\n]*\s(?:--nodes[= ]|-N[= ]?)1(?!\S)",
     )
@@ -1037,22 +1036,6 @@ rule(
     )
 )
 
-rule(
-    "blocking-wait",
-    "note",
-    "only one of the two should be set: with blocking wait, each collective blocks the process until"
-    " it ends, and the other setting has no effect.",
-    "torch.distributed documentation",
-    once=True,
-)(
-    pattern(
-        r"(?:export[ \t]+)?(?:\w+=\S*[ \t]+)*?((?:TORCH_)?NCCL_BLOCKING_WAIT=[\"']?1)\b",
-        r"\1, and asynchronous error handling as well",
-        r"remove it: asynchronous error handling is the default",
-        unless=r"\A(?![\s\S]*\n[^#\n]*ASYNC_ERROR_HANDLING=[\"']?[1-3])",
-    )
-)
-
 # ---- Slurm's variables ---------------------------------------------------------------------------
 
 _TASKS = (
@@ -1078,7 +1061,9 @@ _NEEDS = {
     "SLURM_ARRAY_TASK_ID": ("array",),
 }
 _GUARDED = re.compile(
-    r"(?:-[zn]|-v)\s+[\"']?\$?\{?(SLURM_\w+)|\$\{(SLURM_\w+)(?::?[-=?+])", re.ASCII
+    r"(?:-n|-v|-z(?!\s+[\"']?\$\{?SLURM_GPUS\b[^\n]*\n(?:[ \t]*echo[^\n]*\n)?[ \t]*exit\b))"
+    r"\s+[\"']?\$?\{?(SLURM_\w+)|\$\{(SLURM_\w+)(?::?[-=?+])",
+    re.ASCII,
 )
 
 
@@ -1102,6 +1087,22 @@ def srun_cpus_per_task(facts: LintFacts) -> Hits:
                 'above it: export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"',
             )
 
+
+rule(
+    "step-of-one-core",
+    "note",
+    "srun binds the task and its workers to that core; the other cores of the job stay idle.",
+    "srun(1) --cpus-per-task, --cpu-bind",
+    once=True,
+)(
+    pattern(
+        rf"srun\b(?!{REST}(?:&[ \t]*\n|--overlap|--ntasks[= ](?!1\b)|(?<=\s)-n[ ]?(?!1\b))){REST}(?<=\s)"
+        rf"(?P<at>(?:--cpus-per-task[= ]|-c[ =]?)1)(?=\s){REST}(?:python|torchrun|singularity|apptainer)",
+        r"the step gets 1 core of those that the job requests",
+        r"write: --cpus-per-task=$SLURM_CPUS_PER_TASK",
+        unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*\s(?:--cpus-per-task[= ]|-c[ ]?)(?:[2-9]|\d\d))",
+    )
+)
 
 rule(
     "slurm-variable-misspelt",
@@ -1179,7 +1180,9 @@ def slurm_variable_unset(facts: LintFacts) -> Hits:
         here = (part.place or command.place) == "batch" and part.text in lacking
         if here and not printed and not re.match(r":?[-=+?]", part.operand):
             option = _NEEDS[part.text][0]
-            other = part.text == "SLURM_GPUS_PER_NODE" and facts.gres_gpus is not None
+            other = (
+                part.text in ("SLURM_GPUS", "SLURM_GPUS_PER_NODE") and facts.gres_gpus is not None
+            )
             yield RuleHit(
                 part.start,
                 f"${part.text} is empty: there is no --{option}",

@@ -5,7 +5,7 @@ and signals and their receivers.
 from __future__ import annotations
 
 import re
-from itertools import pairwise, zip_longest
+from itertools import pairwise, product, zip_longest
 
 from hpctrain.checks.script.calls import CONTAINERS, SHELLS
 from hpctrain.checks.script.facts import LintFacts
@@ -53,7 +53,7 @@ _AFTERWARDS = re.compile(
 _TRAINING_PROGRAMS = re.compile(
     r"(?:papermill|jupyter|vllm|uvicorn|ollama|Rscript|julia|go|java|cargo|matlab|octave|perl|ruby|node|npm"
     r"|make|snakemake|nextflow|wandb|dvc|gmx|gmx_mpi|lmp\w*|namd\d|vasp\w*|cp2k\S*|pw\.x|orca|blender|ffmpeg"
-    r"|flwr|pmemd\S*|sander\S*|kernprof|w_run|g16|R"
+    r"|flwr|allennlp|pmemd\S*|sander\S*|kernprof|w_run|g16|R"
     r"|colabfold_batch|boltz|bwa|samtools|minimap2|STAR|ns-train|nnUNetv2_predict|spark-submit)\Z"
 )
 #: Scripts that prepare the work, by their names.
@@ -66,6 +66,9 @@ _SMALL = re.compile(
     r"^(?!(?:ba|z)?sh )\S+ -(?:c|V|-version)?(?:\s|\Z)|-m (?:pip|venv|ensurepip)\b|pip3? |uv (?:sync|venv|pip)\b"
     r"|(?:singularity|apptainer) pull|(?:rocm|nvidia)-smi|wandb (?:login|offline|online|sync|disabled)\b"
 )
+_INSTALLS = re.compile(r"(?:srun[ \t]+)?(?:uv[ \t]+)?pip3?[ \t]+install\b")
+#: rm fails where there is nothing to remove.
+_REMOVES = re.compile(r"(?m)^[ \t]*rm[ \t]+(?!-\w*f)")
 _GIVES_UP = ("exit", "return", "false", "exec", "kill")
 
 
@@ -176,7 +179,11 @@ def pipefail_missing(facts: LintFacts) -> Hits:
                 command.start,
                 f"the exit code of {worker.name or 'the training'} is lost in the pipe to"
                 f" {command.name}",
-                "write above it: set -o pipefail",
+                "write above it: set -o pipefail"
+                if option_on(facts, "errexit", command.shell, command.start)
+                or "$?" in facts.text[command.end :]
+                or command is facts.commands[-1]
+                else "write above it: set -eo pipefail",
             )
 
 
@@ -286,7 +293,8 @@ def exit_code_lost(facts: LintFacts) -> Hits:
     )
     if not facts.is_batch or not steps or caught:
         return
-    workers = _workers(facts)
+    installs = {one for one in own if _INSTALLS.match(facts.text, one.start)}
+    workers = _workers(facts) or (set() if steps[-1] in installs else installs)
     ends = [
         one
         for one in facts.commands
@@ -323,12 +331,15 @@ def exit_code_lost(facts: LintFacts) -> Hits:
             + f", and the job ends with the code of: {shown}",
             'after it: status=$?, and as the last line: exit "$status"'
             if len(trained) == 1
-            else "above the first step: set -e",
+            else "above the first step: set -e"
+            + (
+                "; and write rm -f"
+                if _REMOVES.search(facts.text, trained[0].start, trained[-1].start)
+                else ""
+            ),
         )
-    scopes = {one: one.scope.inside("file", "loop", "if", "case", "(") for one in trained}
-    kinds = {one: scope.kind for one, scope in scopes.items() if scope}
-    alone = [one for one in trained if kinds.get(one) in ("file", "loop", "(")]
-    if alone and alone[-1] is last and (len(alone) > 1 or kinds[last] == "loop"):
+    alone = [one for one in trained if not in_another_branch(facts, one, last)]
+    if alone and alone[-1] is last and (len(alone) > 1 or last.scope.inside("loop")):
         yield RuleHit(
             alone[0].start,
             "the last step alone decides whether the job has failed",
@@ -356,7 +367,12 @@ def status_under_errexit(facts: LintFacts) -> Hits:
             yield RuleHit(
                 command.start,
                 f"{name}=$? is reached only when {before.name or 'the command'} succeeded",
-                f"{name}=0; {before.name or 'COMMAND'} … || {name}=$?",
+                f"{name}=0; {before.name or 'COMMAND'} … || {name}=$?"
+                + (
+                    ""
+                    if re.search(rf"\b(?:exit|return)\s+[\"']?\$\{{?{name}\b", facts.text)
+                    else f', and as the last line: exit "${name}"'
+                ),
             )
 
 
@@ -498,12 +514,13 @@ def pythonbuffered(facts: LintFacts) -> Hits:
     for assignment, _ in facts.assigned(name := "PYTHONBUFFERED"):
         # A second occurrence may read the variable.
         alone = len(re.findall(rf"\b{name}\b", facts.text)) == 1
-        edit = (assignment.start, assignment.start + len(name), "PYTHONUNBUFFERED")
         yield RuleHit(
             assignment.start,
             f"Python knows no {name}",
             "write: PYTHONUNBUFFERED=1",
-            edits=[edit] if alone else [],
+            edits=[(assignment.start, assignment.start + len(name), "PYTHONUNBUFFERED")]
+            if alone
+            else [],
         )
 
 
@@ -609,7 +626,12 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
         activates = command.words[1:2] and command.words[1].text == "activate"
         # With set -e, the job ends where activate fails.
         unseen = startup and not option_on(facts, "errexit", command.shell, command.start)
-        if activates and not command.shell.via and (module or unseen or not hooked):
+        if (
+            activates
+            and not command.shell.via
+            and not (hooked and command.after == "||")
+            and (module or unseen or not hooked)
+        ):
             reason = (
                 "it needs conda's shell hook, which the modules of some sites bring, and of others not."
                 if module
@@ -659,20 +681,17 @@ def script_directory(facts: LintFacts) -> Hits:
 rule(
     "relative-directory",
     "note",
-    "where there is no such directory, the script continues in the wrong one.",
+    "where there is no such directory, the script continues, in the wrong one or with another python.",
     "sbatch(1) --chdir; bash(1) cd",
     once=True,
 )(
     pattern(
-        r"(?<=\n)(?:cd[ \t]+(?:\./)?\w[^\s;|$`]*[ \t]*"
-        r"(?:&&[ \t]*(?:python|make|cmake|bash|\./)[^\n]*\n"
-        r"|\n(?:(?![ \t]*(?:cd|pushd|popd)\b)[^\n()]*\n){0,20}?(?:python|make|cmake)[^\n()]*\n)"
-        r"(?:(?![ \t]*(?:cd|pushd|popd|if|for|while|case)\b)[^\n()]*(?:\([^\n]*)?\n){0,40}?(?=cd)"
-        r"|(?=eval))(?P<at>cd[ \t]+(?:\./)?\w[^\s;&|$`]*[ \t]*(?=[\n;#]|\Z)"
-        r"|eval[ \t]+\"?\$\(\.{1,2}/[^\s)]+)",
-        r"\g<at> counts from the directory of the cd above, or of sbatch, and may fail",
+        r"(?P<at>cd[ \t]+\.\.(?:/[\w./]*)?|(?:source|\.)[ \t]+[\"']?(?![/$~])[^\s\"']*/bin/activate[\"']?"
+        r"|eval[ \t]+\"?\$\(\.{1,2}/[^\s)]+)(?=[)\s;]|\Z)(?![ \t]*(?:\|\||&&))",
+        r"\g<at> counts from the directory where sbatch is called",
         r"write above it: cd /path/of/the/project || exit 1",
-        unless=r"(?m)^[ \t]*set -\w*e|^#!.*\s-\w*e|errexit|\b(?:mkdir|git clone)\b",
+        unless=r"(?m)^[ \t]*(?:cd|pushd)[ \t]+[\"']?(?:\$\(|[/$~`])|^[ \t]*set -\w*e|^#!.*\s-\w*e|errexit|--chdir"
+        r"|SBATCH[ ]+-D|\b(?:venv|virtualenv|git clone)[ \t]",
     )
 )
 
@@ -684,7 +703,7 @@ rule(
     once=True,
 )(
     pattern(
-        r"(?:export[ \t]+)?((?!MIOPEN)\w+)=([\"']?)(/(?:tmp|dev/shm)/[\w/-]+)\2[ \t]*(?=[\n#]|\Z)"
+        r"(?:export[ \t]+)?((?!MIOPEN|HOME\b)\w+)=([\"']?)(/(?:tmp|dev/shm)/[\w/-]*[\w-])/?\2[ \t]*(?=[\n#]|\Z)"
         r"|(?:export[ \t]+)?(TE?MP(?:_?DIR)?)=[\"']?(/[\w/-]*/\$\{?USER\}?)[\"']?[ \t]*(?=[\n#]|\Z)",
         r"\1\4 is \3\5 in every job",
         'write: \\1\\4="\\3\\5/$SLURM_JOB_ID", make it with mkdir -p, and: trap \'rm -rf "$\\1\\4"\' EXIT',
@@ -737,21 +756,6 @@ rule(
 )
 
 rule(
-    "option-twice",
-    "note",
-    "most parsers keep the last value, and ignore the first.",
-    "Python documentation, argparse",
-    once=True,
-)(
-    pattern(
-        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)\b{REST}(?<=\s)"
-        rf"(--\w+_\w+)[ =](\S+)(?=\s){REST[:-2]}{{0,1500}}?(?<=\s)\1[ =](?!\2\s)",
-        r"\1 is given twice",
-        r"remove \1 \2, or the other",
-    )
-)
-
-rule(
     "output-overwritten",
     "note",
     "the next job empties the file, and two jobs at once mix their lines.",
@@ -763,22 +767,6 @@ rule(
         r"(?<=\s)(?:1?>[ \t]*(?=\S+[ \t]+2>&1)|&>[ \t]*)(?!/dev)([\w./-]+?)(\.\w+)?(?=\s|\Z)",
         r"every job writes into \1\2",
         r"write: > \1_$SLURM_JOB_ID\2",
-    )
-)
-
-rule(
-    "test-unquoted",
-    "note",
-    "without a value, [ gets an operator too few: a syntax error, and the test is false; [ -n ] is"
-    " always true.",
-    "bash(1) CONDITIONAL EXPRESSIONS",
-    once=True,
-)(
-    pattern(
-        r"\[[ \t]+(?:(?:![ \t]+)?\$(?:(\d)|\{(\d)\})[ \t]+[!=<>-]|-n[ \t]+\$\{?(\w+)\}?[ \t]+\])",
-        r"$\1\2\3 in [ … ] has no quotes",
-        r'write: "$\1\2\3"',
-        unless=r"\$#",
     )
 )
 
@@ -809,21 +797,6 @@ rule(
         r"|TORCH_DISTRIBUTED_DEBUG=[\"']?DETAIL|CUDA_LAUNCH_BLOCKING=[\"']?1)\b",
         r"\1 is for debugging",
         r"remove it when the error is found",
-    )
-)
-
-rule(
-    "curl-fail",
-    "note",
-    "without -f curl stores the server's error page under the name of the file, with exit code 0.",
-    "curl(1) --fail",
-    once=True,
-)(
-    pattern(
-        rf"curl\b(?!{REST}(?<=\s)(?:-\w*f|--fail)){REST}(?<=\s)(?:-\w*[oO]|--output|--remote-name)\b"
-        r"(?!\s*/dev/null)",
-        r"curl stores an error page as the file",
-        r"write: curl -f …",
     )
 )
 
@@ -901,21 +874,6 @@ rule(
 
 
 rule(
-    "image-exists",
-    "note",
-    "the pull fails where the file exists, that is, in every job but the first; the old image stays.",
-    "Apptainer user guide, pull",
-    once=True,
-)(
-    pattern(
-        rf"(singularity|apptainer)[ \t]+pull\b(?!{REST}(?<=\s)(?:--force|-F)\b)(?!{REST}[ \t]*\|\|)",
-        r"\1 pull does not replace an image",
-        r"write: \1 pull --force",
-        unless=r"(?i)[ \t]-[defs][ \t]+[^\n]{0,200}?(?:sif|simg|img|image|container)|\brm[ \t]",
-    )
-)
-
-rule(
     "array-commas",
     "warning",
     "blanks alone separate the elements; a comma becomes a part of the value.",
@@ -963,22 +921,6 @@ rule(
         r"(?:(?!\1)[\s\S]){0,2000}?(?<=[\n;\s])(?:python[\d.]*|torchrun)[ \t](?!-c|-m[ \t]+pip)",
         r"the shell does not test whether \3 succeeds",
         r"write as the first command of the shell: set -e",
-    )
-)
-
-rule(
-    "killed-by-name",
-    "note",
-    "it also ends the processes of your other jobs on the node.",
-    "pkill(1)",
-    once=True,
-)(
-    pattern(
-        r"(pkill|killall)\b(?![^\n;|&]*(?:-P|--parent|-s|-g|--session|-0|SLURM))"
-        r"[^\n;|&]*?[ \t]([A-Za-z][\w.-]*|\$USER)",
-        r"\1 ends every \2",
-        r'keep its number: pid=$!, and end that: kill "$pid"',
-        unless=r"#SBATCH[^\n]*--exclusive",
     )
 )
 
@@ -1070,7 +1012,7 @@ rule(
         rf"(?:srun\b{REST}(?<=\s))?(?:\w+=\S*[ \t]+)*(python[\d.]*|torchrun|accelerate[ \t]+launch|deepspeed)"
         r"[ \t]+(?!(?:-u[ \t]+)?(?:-c\b|-V|--version|-m[ \t]+(?:pip|venv)|-[ \t\n]|<<))",
         r"nothing in the script chooses the environment of \1",
-        r"write above it, for a venv: source .venv/bin/activate",
+        r"write above it, for a venv: . /path/of/.venv/bin/activate",
         unless=r"(?mi)^(?![ \t]*#)[^\n]*(?:(?<![-\w.])(?:module|ml|setpkgs|conda|mamba|micromamba|source|spack|guix"
         r"|nix|pixi|poetry|uv|pdm|pipenv|hatch|virtualenv|venv|activate|apptainer|singularity|docker|podman|enroot|shifter|sarus"
         r"|eval|\w*env)\b|container|\bPATH=|bin/python|(?:^|[;&])[ \t]*\.[ \t])"
@@ -1217,6 +1159,82 @@ rule(
     )
 )
 
+rule(
+    "status-overwritten",
+    "warning",
+    "$? is the code of the command before it, which succeeded; that of the program is lost, and the job"
+    " is COMPLETED to Slurm, and to afterok.",
+    "bash(1) Special Parameters",
+)(
+    pattern(
+        rf"(?:(?:echo|printf|date|touch)\b{REST}(?:;|\n)(?:\s*#[^\n]*\n)*\s*(?:exit|return)[ \t]+[\"']?"
+        r"|(?<=elif )\[+[ \t]+[\"']?)(?P<at>\$\?)",
+        r"this is not the exit code of the program",
+        r"write behind the program: status=$?, and here: $status",
+        unless=r"\bset[ \t]+-\w*e|errexit",
+    )
+)
+
+rule(
+    "python-quotes",
+    "warning",
+    "the inner quotes end the text of the shell, so that Python sees a name without quotes: NameError.",
+    "bash(1) QUOTING",
+)(
+    pattern(
+        r"python[\d.]*[ \t]+-c[ \t]+\"(?:\\[\s\S]|[^\"\\])*[(,=[][ \t]*(?P<at>\"([A-Za-z][^\"\s$]*)\")"
+        r"(?=[ \t]*[]),])",
+        r"\2 loses its quotes",
+        r"write: '\2'",
+    )
+)
+
+rule(
+    "log-discarded",
+    "note",
+    "when the job fails, nothing tells why.",
+    "sbatch(1) --error",
+    once=True,
+)(
+    pattern(
+        r"(?:-e|--error)[= ]*(/dev/null)\b|(?:-o|--output)[= ]*(/dev/null)\b(?![\s\S]*#SBATCH[ ]+(?:-e|--error))",
+        r"messages of errors go to /dev/null",
+        r"write: --error=%x-%j.err",
+        unless=r"\bexec[ \t]*[&\d]*>|2>&1|&>|\btee\b|2>[ \t]*(?!/dev)|\bsrun\b[^\n]*(?:-e|--error)\b",
+    )
+)
+
+rule(
+    "placeholder",
+    "note",
+    "the program gets it as the value, and fails.",
+    "Hugging Face and W&B documentation",
+    once=True,
+)(
+    pattern(
+        r"(?:(?:export[ \t]+)?\w*(?:_TOKEN|API_KEY)=[\"']?(?!/)"
+        rf"|(?:srun\b{REST}(?<=\s))?(?:python[\d.]*|torchrun|accelerate)\b{REST}[ =][\"']?(?=/))"
+        r"(?P<at>(?:hf_)?\.{3}|hf_x+|<[\w -]+>|(?i:your)[-_]\w+|/path/to/[^\s\"']*)(?=[\"'\s])",
+        r"\g<at> is a placeholder",
+        r"replace it by the value, or remove the line",
+    )
+)
+
+rule(
+    "results-removed",
+    "note",
+    "a job that is requeued or submitted again deletes what the last one has trained.",
+    "sbatch(1) --requeue",
+    once=True,
+)(
+    pattern(
+        r"rm[ \t]+-\w*r\w*[ \t]+[\"']?(\$\{?\w+\}?|[\w./-]+)/?[\"']?[ \t]*\n(?![ \t]*mkdir)"
+        rf"(?=(?:[^\n]*\n){{0,25}}?[^#\n]*\btrain(?:ing)?\b{REST}[ =][\"']?\1[\s\"'])",
+        r"\1 is removed before the training that writes into it",
+        r"write: mv \1 \1.$SLURM_JOB_ID",
+    )
+)
+
 # ---- signals -------------------------------------------------------------------------------------
 
 
@@ -1276,7 +1294,8 @@ def signal_unheard(facts: LintFacts) -> Hits:
     traps = [one for one in facts.named("trap") if asked and asked.name in _trapped(one)]
     in_batch = bool(traps) and all(one.place == "batch" for one in traps)
     others = any(facts.named("mpirun", "mpiexec", "ibrun", "trap", "bash", "sh", "source", "."))
-    no_step = not facts.steps and not others and any(map(works, facts.commands))
+    starts = re.search(r"(?m)^[^#\n]*\bsrun\b", facts.text)
+    no_step = not starts and not others and any(map(works, facts.commands))
     if asked is not None and not asked.to_batch and (in_batch or no_step):
         yield RuleHit(
             facts.options["signal"].start,
@@ -1390,7 +1409,7 @@ _SETS_ANY = re.compile(
 
 
 #: Without a $, a name is set somehow: NAME=, read NAME, for NAME, --export=NAME; or ${NAME:?}.
-_TELLS = re.compile(r"(?<![\w$\{#!%\\-])(\w+)|(?<=\{)(\w+)(?=:?[-=?+])")
+_TELLS = re.compile(r"(?<![\w$\{#!%\\-])(\w+)\b(?!=[\"']?\$\{?\1\b)|(?<=\{)(\w+)(?=:?[-=?+])")
 #: Variables that the system, Slurm or the site sets.
 _ELSEWHERE = re.compile(
     r".*(?:_proxy|_HOME|_PREFIX|_CACHE|TMPDIR)\Z|\W|\d|(?:SLURM|MASTER_|SBATCH|BASH|LC_|XDG_|EB"
@@ -1412,7 +1431,7 @@ def variable_unset(facts: LintFacts) -> Hits:
     known = not facts.is_batch or sources(facts) or _SETS_ANY.search(facts.text)
     told = {name for names in _TELLS.findall(facts.text) for name in names}
     assigned = " ".join(one.name for one, _ in facts.assigned())
-    for command in facts.commands if not known else ():
+    for lower, command in product((True, False), () if known else facts.commands):
         ends = option_on(facts, "nounset", command.shell, command.start)
         shown = command.name in TALKERS | TESTS and not ends
         # The environment or a module may have those with capital letters.
@@ -1424,11 +1443,13 @@ def variable_unset(facts: LintFacts) -> Hits:
             plain = part.kind == "var" and not part.operand
             likely = re.match(form, name) or re.search(rf"_{re.escape(name)}\b", assigned)
             here = (part.place or command.place) == "batch" and not _ELSEWHERE.match(name)
-            if plain and likely and here and name not in told:
+            if plain and likely and here and name not in told and name.islower() is lower:
                 yield RuleHit(
                     part.start,
                     f"nothing in the script sets ${name}",
-                    f"write above it: {name}=VALUE",
+                    f"write above it: {name}=VALUE"
+                    if lower
+                    else f'write above it: : "${{{name}:?is not set}}"',
                     "warning" if name.islower() else "note",
                     "set -u ends the job here, unless the environment has it." if ends else None,
                 )
