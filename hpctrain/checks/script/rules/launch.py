@@ -727,7 +727,7 @@ _PARALLEL = frozenset(
 )
 #: Signs of a program that starts other processes, or splits the model.
 _USES_ALL = re.compile(
-    r"\b(?:ray|verl|vllm|sglang|lmdeploy|spawn|device_map|trl|composer|llamafactory\w*)\b|(?<!IZERS_)parallel"
+    r"\bRAY_|\b(?:ray|verl|vllm|sglang|lmdeploy|spawn|device_map|trl|composer|llamafactory\w*)\b|(?<!IZERS_)parallel"
     r"|lightning|llm|llama|multi|[-_]mp\b|[-_](?:gpus?|devices)\b|gpu_?ids?[= ][\"']?(?:\d+[ ,]\d|\$|all)"
     r"|\b(?:gpus?|devices|tp|world_size)=|CUDA_VISIBLE|NUM_GPUS",
     re.I,
@@ -948,8 +948,9 @@ rule(
         r"(?:export[ \t]+)?(?:\w+=\S*[ \t]+)*?(NCCL_(?:P2P|IB|SHM)_DISABLE=[\"']?1)\b",
         r"\1 turns off a fast connection",
         r"remove it, unless NCCL fails without it",
-        # Those have no direct connection, or no other GPU.
-        unless=r"(?i)rtx|[34]090|[34]080|\ba\d000|\bl40s?\b|2080|\A(?![\s\S]*\n#SBATCH[^\n]*"
+        # Those have no direct connection, or no other GPU; or it is for nodes without one.
+        unless=r"(?i)\belse\b[^\n]*\n(?:[^\n]*\n){0,4}?[ \t]*(?:export[ \t]+)?NCCL_\w+_DISABLE="
+        r"|rtx|[34]090|[34]080|\ba\d000|\bl40s?\b|2080|\A(?![\s\S]*\n#SBATCH[^\n]*"
         r"(?:gpu\S*[=:][ ]?(?:[2-9]|\d\d)\b|--nodes[= ][2-9]|\s-N[ =]?[2-9]))"
         r"|\A(?![\s\S]*(?:P2P|SHM)_DISABLE)(?![\s\S]*\n#SBATCH[^\n]*(?:--nodes[= ]|\s-N[ =]?)"
         r"(?:[2-9]|\d\d))",

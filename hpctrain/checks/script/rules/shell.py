@@ -797,6 +797,7 @@ rule(
         r"|TORCH_DISTRIBUTED_DEBUG=[\"']?DETAIL|CUDA_LAUNCH_BLOCKING=[\"']?1)\b",
         r"\1 is for debugging",
         r"remove it when the error is found",
+        unless=r"(?i)#SBATCH[^\n]*(?:debug|(?:-p|--partition)[= ]\w*cpu)",
     )
 )
 
@@ -900,7 +901,8 @@ rule(
         r"\1 gets nothing where \2 fails, and the job ends",
         r"write at its end: || true",
         # Under a test of the directory, it finds something.
-        unless=r"-[def][ \t][^\n]*\n[ \t]*\w+=[^\n]*\$\((?:find|ls|grep)\b"
+        unless=r"(?:-[def][ \t]|\bif[ \t]+(?:ls|find|grep)\b)[^\n]*\n"
+        r"(?:[^\n]*\n){0,2}?[ \t]*\w+=[^\n]*\$\((?:find|ls|grep)\b"
         r"|\A(?![\s\S]*\n[ \t]*set[ \t]+-[^\n]*pipefail)"
         r"|\A(?![\s\S]*\n[ \t]*set[ \t]+(?:-\w*e|[^\n]*errexit))",
     )
