@@ -258,6 +258,7 @@ def _notes(case: JobContext, *, lost: bool, block: ErrorBlock | None) -> Iterato
         yield from map(": ".join, zip(("to end it", "then, to continue"), commands, strict=False))
 
 
+_ASIDE = re.compile(r", in _(?:bootstrap_inner|run_finalizers)\b")
 _BUILD = re.compile(r"make(?:\[\d+\])?: \*\*\* |CMake Error")
 #: Bytes that a job still writes after a failed build.
 _AFTER_BUILD = 1500
@@ -327,7 +328,12 @@ def explain(
         diagnoses=diagnoses,
         consequences=consequences if found else (),
         unexplained=block,
-        history=_history(case, before, shown_before),
+        history=_history(
+            case,
+            # What ended nothing is not told.
+            [hit for hit in before if not any(hit.rule == one.id and one.passing for one in rules)],
+            [each for each in shown_before if each.traceback],
+        ),
         failed=known or found or judge.says_so(),
         ended=ended,
         notes=tuple(_notes(case, lost=lost, block=block)),
@@ -815,8 +821,8 @@ class _DiagnosisRanker:
                 and (each.ending or not self._was_passed(each))
                 # vLLM's handler of a signal raises it: the server was stopped.
                 and not each.error.startswith("KeyboardInterrupt: ")
-                # An exception in a thread ends only that thread.
-                and not any("in _bootstrap_inner" in line for line in each.lines[1:4])
+                # An exception in a thread ends only that thread; one in a finalizer nothing.
+                and not any(_ASIDE.search(line) for line in each.lines[1:4])
             )
         ]
         if not usable:

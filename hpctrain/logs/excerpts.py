@@ -202,7 +202,7 @@ LINES, BYTES = 60, 48 * 1024
 _SHOWN_HEAD, _SHOWN_TAIL, _AROUND = 12, 24, 6
 #: Also behind words in its line: `[2025-03-01 10:00:00 TP0] Scheduler hit an exception: `, or a prompt.
 _TRACEBACK = re.compile(
-    r"(?:[^\"'`{}<>|]{1,100}[:?\]] )?[\s+|\u256d\u2500]*"
+    r"(?:[^\"'`{}<>|]{1,100}(?:[:?\]] |\.\.\. ?))?[\s+|\u256d\u2500]*"
     r"(?:Exception Group |Original )?Traceback \(most recent call last\)"
 )
 #: Starts of lines inside a traceback, also one that rich draws a frame around.
@@ -502,6 +502,7 @@ class Errors:
                     HEAD in each.label.rest
                     # Behind an ignored error, another traceback is an error of its own.
                     and not _IGNORED.search(each.before.rstrip().rpartition(b"\n")[2])
+                    and b", in _run_finalizers" not in each.text[:400]
                 )
             )
             for each in self.mine
