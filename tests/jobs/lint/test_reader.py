@@ -184,10 +184,11 @@ def test_no_text_makes_it_fail(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["$(", '"$(', "${a:-", "$((", "(", "if ", "case x in a) ", "`", "f() ", "a=(", "?("]
+    "unit",
+    ["$(", '"$(', "${a:-", "$((", "(", "if ", "case x in a) ", "`", "f() ", "a=(", "?(", "-" * 20],
 )
 @pytest.mark.slow
-def test_deep_nesting_neither_fails_nor_overflows_the_stack(unit: str) -> None:
+def test_deep_nesting_and_long_words_neither_fail_nor_overflow_the_stack(unit: str) -> None:
     text = "#!/bin/bash\n#SBATCH --time=1\necho " + unit * 10_000
     assert all(finding.line == 3 for finding in lint(text, "x"))
 

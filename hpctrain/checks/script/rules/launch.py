@@ -689,7 +689,7 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
     )
     what = f"{several} tasks are requested, and one process starts, without srun"
     # A program that is told the number starts its own processes.
-    told = re.search(rf"-(?:\S*[-_])?(?:np?|n?procs?|n?tasks|ranks)[ =]{several}\b", lines)
+    told = re.search(rf"[-_](?:np?|n?procs?|n?tasks|ranks)[ =]{several}\b", lines)
     parallel = any(one.is_background or one.name in _PARALLEL for one in facts.commands)
     if several > 1 and read and here:
         yield RuleHit(here[0].start, what, f"srun {facts.shown(here[0])[:60]}")
