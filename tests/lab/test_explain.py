@@ -187,7 +187,8 @@ MENDED: dict[str, Trouble] = {
         "import os, time\nplace = os.environ['HPCTRAIN_RUN_DIR'] + '/step'\n"
         "done = int(open(place).read()) if os.path.exists(place) else 0\n"
         "for step in range(done + 1, 121):\n    print(f'step {step} of 120', flush=True)\n"
-        "    time.sleep(1)\n    open(place, 'w').write(str(step))\n",
+        "    time.sleep(1)\n    open(place + '.new', 'w').write(str(step))\n"
+        "    os.replace(place + '.new', place)\n",
         ("time-limit",),
         {"resources": {"time": "1"}},
         fix="resources.time",
