@@ -42,5 +42,5 @@ def test_the_examples_of_a_lint_rule(id_: str) -> None:
     if id_ == "dos-line-ends":
         wrong = wrong.replace("\n", "\r\n")
     assert ("`--fix`" in page) == (id_ in fix(wrong, "x.sbatch").ids)
-    assert id_ in {one.id for one in lint(wrong, "x.sbatch", slurm)}
-    assert [one.id for one in lint(right, "x.sbatch", slurm)] == []
+    assert id_ in {one.id for one in lint(wrong, "/x/x.sbatch", slurm)}
+    assert [one.id for one in lint(right, "/x/x.sbatch", slurm)] == []

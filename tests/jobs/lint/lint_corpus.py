@@ -28,7 +28,7 @@ class Case:
     def findings(self) -> list[Finding]:
         """What lint finds in it, on the version of Slurm that a comment names."""
         version = re.search(r"# slurm: (\S+)", self.text)
-        return lint(self.text, "x.sbatch", version and version[1])
+        return lint(self.text, "/x/x.sbatch", version and version[1])
 
     @property
     def expected(self) -> set[tuple[int, str]]:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from hpctrain.checks.script.facts import GPU_OPTIONS, LintFacts
 from hpctrain.checks.script.model import SimpleCommand
@@ -279,13 +281,17 @@ def directive_twice(facts: LintFacts) -> Hits:
             if (
                 option.name not in frozenset({"mail-type", "verbose"})
                 and first.value != option.value
-                and not f":{option.value}:".endswith(f":{first.value}:")
+                # The second may add the type; other lines in comments are a block that is switched.
+                and first.value != re.sub(r"[A-Za-z][\w-]*:(?=\d)", "", option.value or "")
+                and not re.search(r"\n##+\s*SBATCH", facts.text[first.start : option.start])
             ):
                 yield RuleHit(
                     option.start,
                     f"--{option.name} is {option.value!r} here and {first.value!r} in line"
                     f" {first.line}",
-                    f"keep one of the two lines, {first.line} or {option.line}",
+                    f"write: --constraint='{first.value}&{option.value}'"
+                    if option.name == "constraint"
+                    else f"keep one of the two lines, {first.line} or {option.line}",
                 )
 
 
@@ -347,7 +353,9 @@ def two_gpu_dialects(facts: LintFacts) -> Hits:
         yield RuleHit(
             gres.start,
             f"both --gres={gres.value} and --gpus-per-node={per_node.value}",
-            "keep one of the two, best --gpus-per-node (it also sets SLURM_GPUS_PER_NODE)",
+            "remove --gpus-per-node"
+            if "," in (gres.value or "")
+            else "keep one of the two, best --gpus-per-node (it also sets SLURM_GPUS_PER_NODE)",
             "error" if facts.slurm else "warning",
         )
 
@@ -363,14 +371,11 @@ def gpus_is_total(facts: LintFacts) -> Hits:
     others = {"gpus-per-task", "gpus-per-socket", "ntasks-per-gpu", "exclusive"} & set(
         facts.options
     )
-    both = "gpus-per-node" in facts.options
-    several = facts.least_nodes > 1 and not others and facts.gres_gpus is None
-    if total and not facts.block.hetjobs and (both or several):
+    if total and facts.least_nodes > 1 and not others and facts.gres_gpus is None:
         yield RuleHit(
             total.start,
             f"--gpus={total.value} is the total of all nodes, spread as Slurm likes",
-            "remove --gpus" if both else "write: --gpus-per-node=N",
-            "note" if both else "warning",
+            "remove --gpus" if "gpus-per-node" in facts.options else "write: --gpus-per-node=N",
         )
 
 
@@ -381,6 +386,7 @@ _LIGHT = re.compile(
     r"python[\d.]*[ \t]+(?:-u[ \t]+|-m[ \t]+)?[\w./]*(?:metric|render|sanity|plot|analy[sz]|visuali|demo|infer|convert"
     r"|smoke|benchmark|generat)\w*(?:\.py)?(?=\s|\Z)|"
     # Sites that give cores with each GPU, or whole nodes.
+    r"\n#[^\n]*\b(?:CPUs?|cores)\b[^\n]*\bper GPU|"
     r"\n#SBATCH[^\n]*[ \t](?:(?:--partition|-p)[= ]?qgpu|(?:--constraint|-C)[= ]?[\"']?gpu(?:&\S+)?[\"']?\s)"
 )
 
@@ -412,6 +418,7 @@ def gpu_without_cores(facts: LintFacts) -> Hits:
         - {name for name in ("cpus-per-task", "cpus-per-gpu") if few and facts.count(name) == 1}
         or facts.block.hetjobs
         or is_ours(facts)
+        or (facts.steps and all(step.has("cpus-per-task") for step in facts.steps))
     )
     bound = {"gpus-per-task", "ntasks-per-gpu"} & set(facts.options)
     # Without srun, the only process has the cores of all tasks.
@@ -427,7 +434,7 @@ def gpu_without_cores(facts: LintFacts) -> Hits:
         yield RuleHit(
             min(asking or steps),
             f"the job requests GPUs and {'one core' if few else 'no cores'} for a task",
-            "write: #SBATCH --cpus-per-task=8",
+            f"write: #SBATCH --cpus-per-{'gpu' if 'cpus-per-gpu' in facts.options else 'task'}=8",
         )
 
 
@@ -512,6 +519,7 @@ def ntasks_and_per_node(facts: LintFacts) -> Hits:
         and nodes
         and 1 < nodes < tasks
         and not spread
+        and re.search(r"\b(?:srun|mpi\w+)\b", facts.text)
         and (tasks % nodes == 0 or "gpu" in facts.text.lower())
     ):
         yield RuleHit(
@@ -717,6 +725,35 @@ rule(
     )
 )
 
+rule(
+    "nodelist-longer",
+    "warning",
+    "--nodelist requests all its nodes, and not one of them: Slurm refuses the job, or it waits for all"
+    " and holds them.",
+    "sbatch(1) --nodelist",
+)(
+    pattern(
+        r"(?:--nodelist[= ]|-w[= ]?)([\w.-]*(?:,|\[\d+[,-])\S*)(?=\s|\Z)",
+        r"--nodelist names several nodes, and --nodes is 1",
+        r"remove it, or name the nodes to leave out: --exclude",
+        unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*\s(?:--nodes[= ]|-N[= ]?)1\s)",
+    )
+)
+
+rule(
+    "mail-type",
+    "note",
+    "Slurm ignores the word, and refuses the script when no other is right.",
+    "sbatch(1) --mail-type",
+)(
+    pattern(
+        r"--mail-type[= ][\"']?(?:[\w]+,)*?(?P<at>(?!(?i:(?:NONE|BEGIN|END|FAIL|REQUEUE|ALL|INVALID_DEPEND"
+        r"|STAGE_OUT|TIME_LIMIT(?:_[589]0)?|ARRAY_TASKS)(?![^,\s\"']))|[$<{\s\"'])[^,\s\"']+)",
+        r"there is no mail type \g<at>",
+        r"write types with commas: --mail-type=BEGIN,END,FAIL",
+    )
+)
+
 # ---- logs ----------------------------------------------------------------------------------------
 
 
@@ -734,7 +771,9 @@ def _logs(facts: LintFacts) -> list[tuple[Directive, str]]:
 )
 def log_overwritten(facts: LintFacts) -> Hits:
     array = re.search(r"\D", facts.value("array") or "")  # `--array=0` is one task
-    meant = array or re.search(r"SLURM_ARRAY|\s(?:--array|-a)\b", facts.text)
+    meant = "array" in facts.options or re.search(
+        r"SLURM_ARRAY|\bsbatch\b[^\n]*\s(?:--array|-a)\b", facts.text
+    )
     appends = facts.value("open-mode") in ("append", "a")
     for option, value in _logs(facts):
         fixed = value and not re.search(r"%\d*[jJar]|[$\\<{]|^/dev/", value)
@@ -833,6 +872,9 @@ def log_directory(facts: LintFacts) -> Hits:
     for option, value in _logs(facts):
         folder = value.rpartition("/")[0].removeprefix("./").rstrip("/")
         makes = [one for one in facts.named("mkdir") if _makes(facts, one, folder)]
+        # The directory of the script, and the two above it: one may be the project's.
+        if any(folder and os.access(one / folder, os.W_OK) for one in Path(facts.file).parents[:3]):
+            continue
         relative = folder.strip("./") and not folder.startswith(("/", "~"))
         if makes and folder and makes[0].place == "batch":
             yield RuleHit(

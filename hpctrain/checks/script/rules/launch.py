@@ -668,11 +668,14 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
             if one.background and one.words
             if one.words[0].text.startswith(("./", "bash", "sh"))
         ]
+        each = facts.count("ntasks-per-node") or several // facts.least_nodes
+        cores = f" --cpus-per-task={each}" if each > 1 else ""
         yield from [
             RuleHit(
                 one.start,
                 f"{one.name} runs on the first of {facts.value('nodes')} nodes alone",
-                "start it with srun, or write: #SBATCH --nodes=1",
+                f"write: #SBATCH --nodes=1 --ntasks=1{cores}; or, if the program is distributed, start"
+                " it with srun",
             )
             for one in here
             if not one.scope.inside("$(")
@@ -760,6 +763,27 @@ _SHARES = frozenset(
         "mem",
         "oversubscribe",
     ]
+)
+
+
+rule(
+    "lightning-tasks",
+    "warning",
+    "under Slurm, Lightning starts no processes: it takes each task for one, and waits for the others,"
+    " or stops at the mismatch.",
+    "lightning/fabric/plugins/environments/slurm.py",
+    once=True,
+)(
+    pattern(
+        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?python[\d.]*[ \t](?:(?=\S*[\w/]*lightning\w*\.py\s)"
+        rf"|(?={REST}[. -](?:devices|gpus)[= ](?:[2-9]|\d\d|-1))(?={REST}strategy[= ][\"']?(?:ddp|fsdp)))",
+        r"a program with Lightning, several GPUs, and one task",
+        r"request a task for each GPU with --ntasks-per-node, and start it with: srun python …",
+        unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*(?:--n?tasks(?:-per-node)?[= ]|\s-n[ ]?)1\s)"
+        r"|\A(?![\s\S]*\n#SBATCH[^\n]*gpu[^\s,]*[=:](?:[2-9]|\d\d))"
+        r"|\n#SBATCH[^\n]*(?:--n?tasks(?:-per-node)?[= ]|\s-n[ ]?)(?:[2-9]|\d\d)"
+        r"|(?:unset|export)[ \t]+SLURM|srun[^\n]*\s(?:-n|--ntasks)|devices[= ]1\b",
+    )
 )
 
 
@@ -1088,22 +1112,6 @@ def srun_cpus_per_task(facts: LintFacts) -> Hits:
                 'above it: export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"',
             )
 
-
-rule(
-    "step-of-one-core",
-    "note",
-    "srun binds the task and its workers to that core; the other cores of the job stay idle.",
-    "srun(1) --cpus-per-task, --cpu-bind",
-    once=True,
-)(
-    pattern(
-        rf"srun\b(?!{REST}(?:&[ \t]*\n|--overlap|--ntasks[= ](?!1\b)|(?<=\s)-n[ ]?(?!1\b))){REST}(?<=\s)"
-        rf"(?P<at>(?:--cpus-per-task[= ]|-c[ =]?)1)(?=\s){REST}(?:python|torchrun|singularity|apptainer)",
-        r"the step gets 1 core of those that the job requests",
-        r"write: --cpus-per-task=$SLURM_CPUS_PER_TASK",
-        unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*\s(?:--cpus-per-task[= ]|-c[ ]?)(?:[2-9]|\d\d))",
-    )
-)
 
 rule(
     "slurm-variable-misspelt",

@@ -33,8 +33,6 @@ _OTHER_MODULES = re.compile(
     r"(?:\s+(?:cuda|cudnn|nccl|gcc|openmpi|cmake|git)(?![a-z])[^\s;]*)+)\s*\Z|(?:source|\.)\s+/path/to/",
     re.IGNORECASE,
 )
-#: Miniforge modules prepare conda.
-_CONDA_MODULE = re.compile(r"(?:module|ml)\s.*(?:(?<!micro)conda|python)", re.IGNORECASE)
 #: Slurm signals the tasks, unless the batch shell is named.
 _SENDS = re.compile(
     r"\bscancel\b(?![^;|&]*(?:--batch|\s-\w*b))[^;|&]*?(?:-s\s*|--signal[= ]|-)(?:SIG)?USR[12]\b"
@@ -243,8 +241,8 @@ def wait_without_pid(facts: LintFacts) -> Hits:
         RuleHit(
             wait.start,
             "wait without a process id returns 0 even when a step failed",
-            'pids+=($!) after each &, then: for pid in "${pids[@]}"; do wait "$pid" || '
-            "status=$?; done",
+            'pids+=($!) after each &; here: for pid in "${pids[@]}"; do wait "$pid" || status=$?;'
+            ' done; and as the last line: exit "${status:-0}"',
         )
         for wait in facts.named("wait")
         if first_start.get(wait.shell, wait.start) < wait.start
@@ -277,9 +275,12 @@ def exit_code_lost(facts: LintFacts) -> Hits:
         for one in facts.commands
         if one.shell is facts.batch and one.scope.inside("function", "$(") is None
     ]
-    # Not a Python comment, which bash cannot run.
+    # Not a Python comment, which bash cannot run; `exit` alone keeps the code.
     steps = [
-        one for one in own if one.words and not facts.text.startswith(('"""', "'''"), one.start)
+        one
+        for one in own
+        if one.words and not facts.text.startswith(('"""', "'''"), one.start)
+        if one.name != "exit" or len(one.words) > 1
     ]
     traps = [one for one in facts.named("trap") if {"EXIT", "ERR", "0"} & set(_trapped(one))]
     # What a trap runs: a text, or a function.
@@ -313,13 +314,18 @@ def exit_code_lost(facts: LintFacts) -> Hits:
     last = steps[-1]
     shown = " ".join(word.text for word in last.words[:2])
     ends_well = (
-        shown in ("exit", "exit 0", "wait")
+        shown in ("exit 0", "wait")
         or _AFTERWARDS.match(last.name)
         or _SMALL.search(
             " ".join(word.program for word in (last.call.rest if last.call else last.words))
         )
     )
-    if trained and ends_well and not in_another_branch(facts, trained[-1], last):
+    if (
+        trained
+        and last not in trained
+        and ends_well
+        and not in_another_branch(facts, trained[-1], last)
+    ):
         lines = dict.fromkeys(str(facts.line(one.start)) for one in trained[:8])
         yield RuleHit(
             trained[0].start,
@@ -598,12 +604,10 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
         or "get-user-env" in facts.options
         or re.search(r"\bconda *\(\)", facts.text)
     )
-    sourced = any(facts.named("source", ".", "eval"))
     # The content of sourced files is unknown.
     named = facts.named("source", ".", "eval", "module", "ml")
     shown = {one.start: facts.shown(one) for one in named}
     hooks = [start for start, text in shown.items() if not _OTHER_MODULES.match(text)]
-    modules = [start for start in hooks if _CONDA_MODULE.search(shown[start])]
     startup = (
         bool(hooks)
         and all("bashrc" in shown[start] for start in hooks)
@@ -622,7 +626,6 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
             )
     for command in facts.named("conda", "mamba", "micromamba") if not known else ():
         hooked = min(hooks, default=command.start) < command.start
-        module = min(modules, default=command.start) < command.start and not sourced
         activates = command.words[1:2] and command.words[1].text == "activate"
         # With set -e, the job ends where activate fails.
         unseen = startup and not option_on(facts, "errexit", command.shell, command.start)
@@ -630,24 +633,21 @@ def conda_not_initialised(facts: LintFacts) -> Hits:
             activates
             and not command.shell.via
             and not (hooked and command.after == "||")
-            and (module or unseen or not hooked)
+            and (unseen or not hooked)
         ):
-            reason = (
-                "it needs conda's shell hook, which the modules of some sites bring, and of others not."
-                if module
-                else "in a shell without terminal many a ~/.bashrc ends at its first lines: activate fails,"
-                " and the job runs with another python."
-            )
             yield RuleHit(
                 command.start,
-                f"{command.name} activate relies on {'the module' if module else '~/.bashrc'}"
+                f"{command.name} activate relies on ~/.bashrc"
                 if hooked
                 else f"{command.name} activate in a shell that was not prepared for it",
                 'above it: source "$(conda info --base)/etc/profile.d/conda.sh"'
-                if module or not hooked
+                if not hooked
                 else "above it: source ~/miniconda3/etc/profile.d/conda.sh, with the path of your conda",
                 "note" if hooked else "warning",
-                reason if hooked else None,
+                "in a shell without terminal many a ~/.bashrc ends at its first lines: activate fails,"
+                " and the job runs with another python."
+                if hooked
+                else None,
             )
 
 
@@ -677,23 +677,6 @@ def script_directory(facts: LintFacts) -> Hits:
                 "error" if re.match(r"\s*(?:cd|pushd|source|\.)\s", line) else "warning",
             )
 
-
-rule(
-    "relative-directory",
-    "note",
-    "where there is no such directory, the script continues, in the wrong one or with another python.",
-    "sbatch(1) --chdir; bash(1) cd",
-    once=True,
-)(
-    pattern(
-        r"(?P<at>cd[ \t]+\.\.(?:/[\w./]*)?|(?:source|\.)[ \t]+[\"']?(?![/$~])[^\s\"']*/bin/activate[\"']?"
-        r"|eval[ \t]+\"?\$\(\.{1,2}/[^\s)]+)(?=[)\s;]|\Z)(?![ \t]*(?:\|\||&&))",
-        r"\g<at> counts from the directory where sbatch is called",
-        r"write above it: cd /path/of/the/project || exit 1",
-        unless=r"(?m)^[ \t]*(?:cd|pushd)[ \t]+[\"']?(?:\$\(|[/$~`])|^[ \t]*set -\w*e|^#!.*\s-\w*e|errexit|--chdir"
-        r"|SBATCH[ ]+-D|\b(?:venv|virtualenv|git clone)[ \t]",
-    )
-)
 
 rule(
     "shared-tmp",
@@ -760,8 +743,10 @@ rule(
     "note",
     "the next job empties the file, and two jobs at once mix their lines.",
     "bash(1) REDIRECTION",
+    once=True,
 )(
     pattern(
+        r"(?:\w+=\S*[ \t]+)*(?:nohup[ \t]+)?"
         r"(?:(?:\S*/)?(?:srun|python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec)\b"
         rf"|\./\S+|\$\w+){REST}"
         r"(?<=\s)(?:1?>[ \t]*(?=\S+[ \t]+2>&1)|&>[ \t]*)(?!/dev)([\w./-]+?)(\.\w+)?(?=\s|\Z)",
@@ -797,7 +782,9 @@ rule(
         r"|TORCH_DISTRIBUTED_DEBUG=[\"']?DETAIL|CUDA_LAUNCH_BLOCKING=[\"']?1)\b",
         r"\1 is for debugging",
         r"remove it when the error is found",
-        unless=r"(?i)#SBATCH[^\n]*(?:debug|(?:-p|--partition)[= ]\w*cpu)",
+        # One process on one GPU exchanges nothing.
+        unless=r"(?i)#SBATCH[^\n]*(?:debug|(?:-p|--partition)[= ]\w*cpu)"
+        r"|\A(?![\s\S]*CUDA_LAUNCH)(?![\s\S]*\n#SBATCH[^\n]*(?:gpu[^\s,]*[=:]|--nodes[= ]|\s-N[= ]?)(?:[2-9]|\d\d))",
     )
 )
 
@@ -1162,32 +1149,32 @@ rule(
 )
 
 rule(
-    "status-overwritten",
-    "warning",
-    "$? is the code of the command before it, which succeeded; that of the program is lost, and the job"
-    " is COMPLETED to Slurm, and to afterok.",
-    "bash(1) Special Parameters",
+    "editor-tildes",
+    "error",
+    "bash runs ~ as a command, which is a directory: the job ends with exit code 126, FAILED, also"
+    " after a good training.",
+    "bash(1) EXIT STATUS",
+    once=True,
 )(
     pattern(
-        rf"(?:(?:echo|printf|date|touch)\b{REST}(?:;|\n)(?:\s*#[^\n]*\n)*\s*(?:exit|return)[ \t]+[\"']?"
-        r"|(?<=elif )\[+[ \t]+[\"']?)(?P<at>\$\?)",
-        r"this is not the exit code of the program",
-        r"write behind the program: status=$?, and here: $status",
-        unless=r"\bset[ \t]+-\w*e|errexit",
+        r"~(?=\s*(?:\n\s*~\s*)*\Z)",
+        r"the script ends with ~, which an editor shows below the end of a file",
+        r"remove the lines of ~",
     )
 )
 
 rule(
-    "python-quotes",
-    "warning",
-    "the inner quotes end the text of the shell, so that Python sees a name without quotes: NameError.",
-    "bash(1) QUOTING",
+    "conda-run-captured",
+    "note",
+    "conda run keeps the output until the program ends: at the time limit all of it is lost.",
+    "conda documentation, conda run",
+    once=True,
 )(
     pattern(
-        r"python[\d.]*[ \t]+-c[ \t]+\"(?:\\[\s\S]|[^\"\\])*[(,=[][ \t]*(?P<at>\"([A-Za-z][^\"\s$]*)\")"
-        r"(?=[ \t]*[]),])",
-        r"\2 loses its quotes",
-        r"write: '\2'",
+        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(conda|mamba)[ \t]+run[ \t]"
+        rf"(?!{REST}(?:--no-capture-output|--live-stream|(?<=\s)-s\s))",
+        r"\1 run hides the output of the program while it runs",
+        r"write: \1 run --no-capture-output …",
     )
 )
 
@@ -1209,31 +1196,17 @@ rule(
 rule(
     "placeholder",
     "note",
-    "the program gets it as the value, and fails.",
+    "nothing of this name exists, so that the program fails, or runs in another environment.",
     "Hugging Face and W&B documentation",
     once=True,
 )(
     pattern(
         r"(?:(?:export[ \t]+)?\w*(?:_TOKEN|API_KEY)=[\"']?(?!/)"
-        rf"|(?:srun\b{REST}(?<=\s))?(?:python[\d.]*|torchrun|accelerate)\b{REST}[ =][\"']?(?=/))"
+        rf"|(?:(?:srun\b{REST}(?<=\s))?(?:python[\d.]*|torchrun|accelerate)\b{REST}[ =]"
+        r"|(?:source|\.|cd)[ \t]+)[\"']?(?=/))"
         r"(?P<at>(?:hf_)?\.{3}|hf_x+|<[\w -]+>|(?i:your)[-_]\w+|/path/to/[^\s\"']*)(?=[\"'\s])",
         r"\g<at> is a placeholder",
         r"replace it by the value, or remove the line",
-    )
-)
-
-rule(
-    "results-removed",
-    "note",
-    "a job that is requeued or submitted again deletes what the last one has trained.",
-    "sbatch(1) --requeue",
-    once=True,
-)(
-    pattern(
-        r"rm[ \t]+-\w*r\w*[ \t]+[\"']?(\$\{?\w+\}?|[\w./-]+)/?[\"']?[ \t]*\n(?![ \t]*mkdir)"
-        rf"(?=(?:[^\n]*\n){{0,25}}?[^#\n]*\btrain(?:ing)?\b{REST}[ =][\"']?\1[\s\"'])",
-        r"\1 is removed before the training that writes into it",
-        r"write: mv \1 \1.$SLURM_JOB_ID",
     )
 )
 
@@ -1438,13 +1411,19 @@ def variable_unset(facts: LintFacts) -> Hits:
         shown = command.name in TALKERS | TESTS and not ends
         # The environment or a module may have those with capital letters.
         form = (
-            r"[a-z][a-z0-9_]*\Z" if shown or any(facts.named("module", "ml")) else r"[A-Za-z]\w*\Z"
+            r"[a-z][a-z0-9_]*\Z"
+            if shown or (any(facts.named("module", "ml")) and not ends)
+            else r"[A-Za-z]\w*\Z"
         )
         for part in command.expansions():
             name = part.text
             plain = part.kind == "var" and not part.operand
             likely = re.match(form, name) or re.search(rf"_{re.escape(name)}\b", assigned)
-            here = (part.place or command.place) == "batch" and not _ELSEWHERE.match(name)
+            # Without a value for its option, the program stops at once.
+            stops = rf"\s--[\w-]+ \$\{{?{re.escape(name)}\}}?(?!\S)"
+            here = (part.place or command.place) == "batch" and not (
+                _ELSEWHERE.match(name) or (not lower and re.search(stops, facts.text))
+            )
             if plain and likely and here and name not in told and name.islower() is lower:
                 yield RuleHit(
                     part.start,
