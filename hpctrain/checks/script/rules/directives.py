@@ -296,37 +296,10 @@ def directive_twice(facts: LintFacts) -> Hits:
 
 
 _PLACEHOLDER = re.compile(
-    r"^#SBATCH[ \t](?:"
-    r"[^#\n]*?(<[A-Za-z][^<>\n]*>|\{\{.*?\}\}|(?<!\$)\{ ?[A-Za-z_]\w* ?\}|\{%|(?<==)#{3,}\w+"
-    r"|(?<==)\*\w+\*|/path/to/\S*)"
-    r"|\s*(?:-[Apqw]|--account|--partition|--qos|--reservation|--nodelist|--mail-user)[= ][ \t]*[\"']?"
-    r"((?i:\[[a-z]\w*\]|(?:your|xyz|foo|dummy|example|placeholder|insert|enter|some|fill)[-_.]\S+"
-    r"|(?:my|the|your|some)[-_]?(?:account|partition|project|queue|qos|group|e?mail)\w*"
-    r"|nodename|(?:account|partition|project|queue|qos|email)(?:[-_](?:name|id|code|number|here))?"
-    r"|replace[-_]\S+|change[-_]?me|\.{3,}|\S*x{3,}|xyz|todo|tbd|fixme|def-(?:some|your|my)\w+|\S+[-_]here"
-    r"|your\w*@\S+|\S+@(?:example|domain|email|university)\.\S+)(?=[\s\"']|\Z)))",
+    r"^#SBATCH[ \t][^#\n]*?(?:<[A-Za-z][^<>\n]*>|\{\{.*?\}\}|(?<!\$)\{ ?[A-Za-z_]\w* ?\}|\{%"
+    r"|(?<==)#{3,}\w+|(?<==)\*\w+\*|/path/to/\S*)",
     re.MULTILINE,
 )
-
-
-@rule(
-    "template",
-    "note",
-    "sbatch uses the placeholder as the value; lines that contain one are not checked.",
-    "sbatch(1)",
-    once=True,
-)
-def template(facts: LintFacts) -> Hits:
-    return [
-        RuleHit(
-            match.start(),
-            f"the directives hold placeholders, such as {match[1] or match[2]}",
-            f"replace {match[1] or match[2]} by the value",
-            reason=None if match[1] else "sbatch refuses it, unless the site knows this name.",
-        )
-        for match in _PLACEHOLDER.finditer(facts.text, 0, facts.block.ends)
-        if match[1] or not ("mail" in match[0] or is_ours(facts))
-    ]
 
 
 def placeholder_lines(facts: LintFacts) -> set[int]:
