@@ -782,7 +782,7 @@ rule(
         unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*(?:--n?tasks(?:-per-node)?[= ]|\s-n[ ]?)1\s)"
         r"|\A(?![\s\S]*\n#SBATCH[^\n]*gpu[^\s,]*[=:](?:[2-9]|\d\d))"
         r"|\n#SBATCH[^\n]*(?:--n?tasks(?:-per-node)?[= ]|\s-n[ ]?)(?:[2-9]|\d\d)"
-        r"|(?:unset|export)[ \t]+SLURM|srun[^\n]*\s(?:-n|--ntasks)|devices[= ]1\b",
+        r"|unset[ \t]+SLURM|SLURM_\w+=|srun[^\n]*\s(?:-n|--ntasks)|devices[= ]1\b",
     )
 )
 
