@@ -909,23 +909,6 @@ rule(
 )
 
 rule(
-    "server-unchecked",
-    "note",
-    "loading a model takes minutes, and longer when the file system is busy; the client then starts"
-    " too early, and fails.",
-    "vLLM documentation",
-    once=True,
-)(
-    pattern(
-        rf"(?:srun\b{REST}(?<=\s))?(?:\S*/)?(?:(?:vllm|ollama) serve|python[\d.]* -m (?:vllm|sglang)\S*"
-        rf"|llama-server|text-generation-launcher)\b{REST}(?:>&\d{REST})*&(?![&>])",
-        r"sleep does not test whether the server is ready",
-        r"timeout 1800 bash -c 'until curl -sf localhost:8000/health; do sleep 5; done' || exit 1",
-        unless=r"\b(?:until|while|curl|wget|wait_for\w*|nc)\b|/health|\A(?![\s\S]*\bsleep\s+\d)",
-    )
-)
-
-rule(
     "world-size-by-hand",
     "note",
     "the number of processes is that of the tasks: with another number they wait for each other, or"

@@ -877,25 +877,6 @@ rule(
 )
 
 rule(
-    "pipefail-in-assignment",
-    "warning",
-    "with set -e and pipefail a program that finds nothing ends the job here, without a message.",
-    "bash(1) set",
-)(
-    pattern(
-        r"(\w+)=[\"']?\$\((ls|find|grep)\b(?=[^\n]*(?:/dev/null|\bgrep\b))[^\n|]*\|(?!\|)"
-        r"(?![^\n]*\|\|)[^\n]*\)[\"']?[ \t]*(?=\n)",
-        r"\1 gets nothing where \2 fails, and the job ends",
-        r"write at its end: || true",
-        # Under a test of the directory, it finds something.
-        unless=r"(?:-[def][ \t]|\bif[ \t]+(?:ls|find|grep)\b)[^\n]*\n"
-        r"(?:[^\n]*\n){0,2}?[ \t]*\w+=[^\n]*\$\((?:find|ls|grep)\b"
-        r"|\A(?![\s\S]*\n[ \t]*set[ \t]+-[^\n]*pipefail)"
-        r"|\A(?![\s\S]*\n[ \t]*set[ \t]+(?:-\w*e|[^\n]*errexit))",
-    )
-)
-
-rule(
     "steps-in-shell",
     "note",
     "the shell ends with the code of its last command, so that a failure of the first is lost.",
