@@ -446,7 +446,7 @@ class _DiagnosisRanker:
             replace(each, contested=each.contested or self._is_doubtful(each, known=known))
             for each in self._with_rival(chosen, standing)
         ]
-        masked |= {name for each in chosen for name in each.rule.masks}
+        masked |= {name for each in chosen for name in self._followers(each.rule)}
         ids = {each.rule.id for each in chosen}
         begin = min((each.place for each in chosen), default=None)
         named = {hit.order for each in chosen for hit in each.hits}
@@ -474,11 +474,27 @@ class _DiagnosisRanker:
         masked: set[str] = set()
         for each in sorted(self.fired, key=lambda one: one.place):
             if each.rule.id not in masked | self.reactions and each.over is Recovery.NO:
-                masked |= set(each.rule.masks)
+                masked |= self._followers(each.rule)
         return masked
 
+    def _followers(self, rule: FailureRule) -> set[str]:
+        """Return the rules that fired of whose lines this rule is the cause: consequences, those
+        that it masks, and of a cause all symptoms but those that mask it.
+        """
+        return {
+            each.rule.id
+            for each in self.fired
+            if each.rule.kind == "consequence"
+            or each.rule.id in rule.masks
+            or (
+                rule.kind == "cause"
+                and each.rule.kind == "symptom"
+                and rule.id not in each.rule.masks
+            )
+        }
+
     def _standing(self, each: RuleMatch, masked: set[str], *, failed: bool) -> Standing:
-        rule, account = each.rule, self.case.account
+        rule, account, followers = each.rule, self.case.account, self._followers(each.rule)
         perhaps, certain = each.over is Recovery.PERHAPS, each.certainty == "certain"
         completed = account is not None and account.state == "COMPLETED"
         against = (
@@ -488,7 +504,7 @@ class _DiagnosisRanker:
             each.went_on
             and not failed
             and not any(
-                other.rule.id in rule.masks and other.over is Recovery.NO for other in self.fired
+                other.rule.id in followers and other.over is Recovery.NO for other in self.fired
             ),
             # If steps followed, the start succeeded.
             perhaps and rule.stage not in ("comm", "run", "end"),
@@ -548,9 +564,8 @@ class _DiagnosisRanker:
 
     def _is_late(self, each: RuleMatch) -> bool:
         """Whether this is a line from another rank after an error that matches no rule."""
-        if not each.hits or each.record or each.found:
-            return False
-        if each.certainty == "certain" and each.rule.stage not in ("comm", "rdzv", "end"):
+        sure = each.certainty == "certain" and each.rule.stage not in ("comm", "rdzv", "end")
+        if not each.hits or each.record or each.found or sure:
             return False
         hit = each.hits[0]
         return any(

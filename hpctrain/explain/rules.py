@@ -85,6 +85,7 @@ class FailureRule:
     lines: tuple[str, ...] = ()
     literals: tuple[str, ...] = ()
     but_not: tuple[str, ...] = ()
+    quoted: bool = False
     near: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     unless_literals: tuple[str, ...] = ()
@@ -115,7 +116,7 @@ def _rule(given: Mapping[str, Any]) -> FailureRule:
     values = _values(given)
     if "record" in values:
         values["record"] = RecordPattern(**_values(values["record"]))
-    flags = {name: values.get(name) == "true" for name in ("all", "passing")}
+    flags = {name: values.get(name) == "true" for name in ("all", "passing", "quoted")}
     return FailureRule(**{**values, **flags})
 
 
@@ -365,6 +366,18 @@ def logged_exception(line: str) -> str | None:
     return line[found.end() :]
 
 
+#: Text that a log quotes; no rule matches it: comments, rows of tables, and the JSON, prompts and
+#: samples that a training prints.
+QUOTED = re.compile(
+    r"""["'](?:text|prompt|completion|content|messages|question|answer|instruction|output|input"""
+    r"""|response|conversations|value)["']: """
+    r"""|^\s*(?:\u2502?\s*(?:[#>`]|<\||\{["']|\[\{|\+{1,3} )|\|.*\|)"""
+    r"""|<\|(?:im_end|im_start|endoftext|eot_id)\|>|\.\.\. ?(?i:ok|passed)$"""
+    r"""|^\s*(?i:examples?|samples?|prompts?|texts?|completions?|user|assistant|question|answer|q|a)"""
+    r"""(?: ?#?\d+)?(?: ?[:=] |\s+['"])"""
+)
+
+
 @dataclass(slots=True, eq=False)
 class Signature:
     """One regex.
@@ -387,7 +400,10 @@ class Signature:
         if self._compiled is None:
             self._compiled = re.compile(self.pattern)
             if self.role == "line" and self.rule is not None:
-                self._but_not = tuple(re.compile(pattern) for pattern in self.rule.but_not)
+                self._but_not = (
+                    *(() if self.rule.quoted else (QUOTED,)),
+                    *map(re.compile, self.rule.but_not),
+                )
         found = self._compiled.search(line)
         return (
             None
