@@ -269,6 +269,8 @@ _MOST_EVIDENCE = 4
 _EVIDENCE, _TOLD, _MOST_TOLD = 300, 120, 6
 #: Lines between an error and a restatement of the same error.
 _NEARBY = 20
+#: Bytes in the job's other files that show that the shell went on behind a failed set-up.
+_OUTPUT = 4096
 #: Messages of srun and Slurm at the end of a step in which a task failed, for any reason.
 _OF_STEP = ("kill-on-bad-exit", "srun-exited", "srun-terminated")
 #: Launcher messages about a failed process: the job failed, though its exit code is unknown.
@@ -500,8 +502,19 @@ class _DiagnosisRanker:
         against = (
             rule.kind == "consequence" or (rule.id in masked and not perhaps),
             each.over is Recovery.SURELY,
-            # Output followed, and nothing shows that the job failed.
-            each.went_on
+            # Output followed, perhaps in another file, and nothing shows that the job failed.
+            (
+                each.went_on
+                or (
+                    each.passing
+                    and sum(
+                        one.size
+                        for one in self.case.files
+                        if one.name != each.hits[0].evidence.file
+                    )
+                    > _OUTPUT
+                )
+            )
             and not failed
             and not any(
                 other.rule.id in followers and other.over is Recovery.NO for other in self.fired
@@ -643,8 +656,11 @@ class _DiagnosisRanker:
             and not self._is_known(one)
             for one in self.unknown
         )
-        passing = each.rule.passing or last.logged
-        return later or (passing and not known) or (last.steps_after > 0 and not ended)
+        return (
+            later
+            or (not known and (each.rule.passing or last.logged))
+            or (last.steps_after > 0 and not ended)
+        )
 
     def _earliest(self, fired: Sequence[RuleMatch]) -> list[RuleMatch]:
         """Return the earliest cause; of simultaneous ones, within clock precision, a certain one,

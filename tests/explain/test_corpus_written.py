@@ -235,13 +235,13 @@ def test_a_hint_names_the_deepest_frame_outside_of_libraries(tmp_path: Path) -> 
         pytest.param("# run the model", False, id="the file was edited while the job ran"),
     ],
 )
-def test_an_unknown_exception_is_shown_with_its_frame(
+def test_a_hint_quotes_the_line_of_code_but_no_comment(
     line: str, is_quoted: bool, tmp_path: Path
 ) -> None:
-    log = DEEP.format(library="", error="ValueError: as it was")
+    log = DEEP.format(library="", error="KeyError: 'emotion'")
     said = explained_log(tmp_path, log.replace("y = library.run(x)", line))
     assert [(each.id, line in each.cause) for each in said.diagnoses] == [
-        ("own-exception", is_quoted)
+        ("key-missing", is_quoted)
     ]
     assert said.unexplained is not None
     assert said.unexplained.frame == "/home/u/lib/model.py:7, in main"

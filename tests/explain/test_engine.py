@@ -530,7 +530,7 @@ FRAMES = ("Traceback (most recent call last):", '  File "train.py", line 9, in <
         ((), ["module-unknown"]),
         (("ModuleNotFoundError: No module named 'torch'",), ["module-unknown"]),
         ((*FRAMES, OOM), ["cuda-oom"]),
-        ((*FRAMES, "ValueError: no rule knows this"), ["own-exception"]),
+        ((*FRAMES, "ValueError: no rule knows this"), []),
         (("{'loss': 2.0, 'epoch': 0.1}", "{'loss': 1.9, 'epoch': 0.2}"), []),
         ((CANCELLED.format(job=7, why=" DUE TO TIME LIMIT"),), ["time-limit"]),
     ],

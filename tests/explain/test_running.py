@@ -101,7 +101,7 @@ def test_the_traceback_of_a_dead_rank_is_shown_while_the_others_wait(tmp_path: P
         "KnownToNobody: shard 17 has 3 columns, not 4",
     )
     lines = text.page(found)
-    assert lines[0] == "likely: own-exception"
+    assert not found.diagnoses
     assert lines[-2:] == [
         "note: to end it: hpctrain cancel 77",
         "note: then, to continue: hpctrain resubmit sft-1",
