@@ -295,10 +295,23 @@ def directive_twice(facts: LintFacts) -> Hits:
                 )
 
 
-_PLACEHOLDER = re.compile(
-    r"^#SBATCH[ \t][^#\n]*?(?:<[A-Za-z][^<>\n]*>|\{\{.*?\}\}|(?<!\$)\{ ?[A-Za-z_]\w* ?\}|\{%"
-    r"|(?<==)#{3,}\w+|(?<==)\*\w+\*|/path/to/\S*)",
-    re.MULTILINE,
+_PLACEHOLDER = (
+    r"[^#\n]*?(?P<at><[A-Za-z][^<>\n]*>|\{\{.*?\}\}|(?<!\$)\{ ?[A-Za-z_]\w* ?\}|\{%"
+    r"|(?<==)#{3,}\w+|(?<==)\*\w+\*|/path/to/\S*)"
+)
+
+rule(
+    "template",
+    "note",
+    "sbatch uses the placeholder as the value; lines that contain one are not checked.",
+    "sbatch(1)",
+    once=True,
+)(
+    pattern(
+        f"-{_PLACEHOLDER}",
+        r"the directives hold placeholders, such as \g<at>",
+        r"replace \g<at> by the value",
+    )
 )
 
 
@@ -306,7 +319,9 @@ def placeholder_lines(facts: LintFacts) -> set[int]:
     """Return the line numbers of directives with a placeholder."""
     return {
         facts.line(match.start())
-        for match in _PLACEHOLDER.finditer(facts.text, 0, facts.block.ends)
+        for match in re.finditer(
+            rf"(?m)^#SBATCH[ \t]{_PLACEHOLDER}", facts.text[: facts.block.ends]
+        )
     }
 
 
@@ -710,20 +725,6 @@ rule(
         r"--nodelist names several nodes, and --nodes is 1",
         r"remove it, or name the nodes to leave out: --exclude",
         unless=r"\A(?![\s\S]*\n#SBATCH[^\n]*\s(?:--nodes[= ]|-N[= ]?)1\s)",
-    )
-)
-
-rule(
-    "mail-type",
-    "note",
-    "Slurm ignores the word, and refuses the script when no other is right.",
-    "sbatch(1) --mail-type",
-)(
-    pattern(
-        r"--mail-type[= ][\"']?(?:[\w]+,)*?(?P<at>(?!(?i:(?:NONE|BEGIN|END|FAIL|REQUEUE|ALL|INVALID_DEPEND"
-        r"|STAGE_OUT|TIME_LIMIT(?:_[589]0)?|ARRAY_TASKS)(?![^,\s\"']))|[$<{\s\"'])[^,\s\"']+)",
-        r"there is no mail type \g<at>",
-        r"write types with commas: --mail-type=BEGIN,END,FAIL",
     )
 )
 
