@@ -191,11 +191,17 @@ def is_ours(facts: LintFacts) -> bool:
 
 def in_another_branch(facts: LintFacts, one: SimpleCommand, other: SimpleCommand) -> bool:
     """Whether two commands are in different branches of an `if` or `case`: only one runs."""
-    both = one.scope.inside("if", "case")
-    if both is None or both is not other.scope.inside("if", "case"):
-        return False
-    between = facts.text[one.start : other.start]
-    return re.search(r"(?m)(?:^|;)\s*(?:else|elif)\b|;;", between) is not None
+    inner = [scope for scope in one.scope.chain() if scope not in other.scope.chain()]
+    outer = [scope for scope in other.scope.chain() if scope not in one.scope.chain()]
+    both = inner[-1].parent if inner else one.scope
+    # Complete ones inside a branch have branches of their own.
+    begin = max(each.end for each in facts.inside[inner[-1]]) if inner else one.start
+    end = outer[-1].start if outer else other.start
+    return (
+        both is not None
+        and both.kind in ("if", "case")
+        and re.search(r"(?m)(?:^|;)\s*(?:else|elif)\b|;;", facts.text[begin:end]) is not None
+    )
 
 
 def option_on(facts: LintFacts, name: str, shell: Shell, before: int) -> bool:

@@ -19,7 +19,12 @@ MAGIC = "#SBATCH"
 _BLANKS = " \t\n\v\f\r"
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./*\[\]()&|!~^{}<>;?-]+\Z")
 _BLOCK = re.compile(r"(?:[ \t\v\f\r\n]++|#[^\n]*+)*+")
-_LINE = re.compile(rf"^{MAGIC}[^\n]*+", re.MULTILINE)
+#: A line, and the next one if the value of the last option is there: sbatch reads the words of all
+#: lines as one list of arguments.
+_LINE = re.compile(
+    rf"^{MAGIC}(?:[^\n#]*[ \t]--?\w[\w-]*[ \t]*\n{MAGIC}(?=[ \t]+(?!hetjob|packjob)[^-#\s]))*[^\n]*+",
+    re.MULTILINE,
+)
 #: More directives than in any real script; the rest is ignored.
 _MAX_LINES = 2000
 _NO_OPTION = "is not an option; a directive is written --name=value"
@@ -141,7 +146,7 @@ def read_block(text: str) -> DirectiveBlock:
         number += text.count("\n", position, match.start())
         position = match.start()
         block.lines += 1
-        _LineReader(block, match[0].rstrip("\r"), position, number)
+        _LineReader(block, match[0].rstrip("\r").replace(f"\n{MAGIC}", " " * 8), position, number)
     return block
 
 

@@ -375,7 +375,8 @@ _LIGHT = re.compile(
     r"|smoke|benchmark|generat)\w*(?:\.py)?(?=\s|\Z)|"
     # Sites that give cores with each GPU, or whole nodes.
     r"\n#[^\n]*\b(?:CPUs?|cores)\b[^\n]*\bper GPU|"
-    r"\n#SBATCH[^\n]*[ \t](?:(?:--partition|-p)[= ]?qgpu|(?:--constraint|-C)[= ]?[\"']?gpu(?:&\S+)?[\"']?\s)"
+    r"\n#SBATCH[^\n]*[ \t](?:(?:--partition|-p)[= ]?(?:qgpu|\S*[ah][1-4]0)|--environment[= ]"
+    r"|(?:--constraint|-C)[= ]?[\"']?gpu(?:&\S+)?[\"']?\s)"
 )
 
 
@@ -435,13 +436,6 @@ def gpu_without_cores(facts: LintFacts) -> Hits:
 )
 def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
     asked = facts.asks_gpus or any(step.has("gres", *GPU_OPTIONS) for step in facts.steps)
-    # Options that have no effect without GPUs.
-    found = [
-        facts.options[name]
-        for name in ("cpus-per-gpu", "mem-per-gpu", "gpu-bind")
-        if name in facts.options and "exclusive" not in facts.options
-    ]
-    partition = facts.options.get("partition")
     named = re.search(
         r"(?<!no)(?<!no[-_])gpu|^[ahv][12]00(?!\w)", facts.value("partition") or "", re.IGNORECASE
     )
@@ -453,15 +447,20 @@ def gpu_partition_without_gpus(facts: LintFacts) -> Hits:
         or re.match(r"gpu-a100(?:-dev|-small)?\Z|gh(?:-dev)?\Z", facts.value("partition") or "")
     )
     # Some sites have no GPU directive; hpctrain omits it only if the profile says so.
-    if partition and named and not told and not is_ours(facts) and any(map(works, facts.commands)):
-        found.append(partition)
+    silent = not named or told or is_ours(facts) or not any(map(works, facts.commands))
+    # The others have no effect without GPUs.
+    found = [
+        facts.options[name]
+        for name in ("cpus-per-gpu", "mem-per-gpu", "gpu-bind", *([] if silent else ["partition"]))
+        if name in facts.options and "exclusive" not in facts.options
+    ]
     for option in found[:1] if not asked else ():
         yield RuleHit(
             option.start,
             f"{option.written} {option.value} and no GPU directive",
             "add: #SBATCH --gpus-per-node=1",
             # Sites that give GPUs without a request for them give whole nodes.
-            "note" if option is partition and facts.least_nodes > 1 else None,
+            "note" if option.name == "partition" and facts.least_nodes > 1 else None,
         )
 
 
@@ -644,7 +643,7 @@ rule(
 )(
     pattern(
         # A chain of jobs, one after the other, needs no number.
-        r"(?:--array[= ]|-a[= ]?)[\"']?(\d+[-,][-,:%\d]*)(?<!%1)(?=[\s\"']|\Z)",
+        r"(?:--array[= ]|-a[= ]?)[\"']?((?!(\d+)-\2(?!\d))\d+[-,][-,:%\d]*)(?<!%1)(?=[\s\"']|\Z)",
         r"--array=\1 starts several tasks, and no line uses their number",
         r'give it to the program, such as: --seed "$SLURM_ARRAY_TASK_ID"',
         # Those read it themselves, or take their work from a queue.
@@ -777,7 +776,10 @@ def log_overwritten(facts: LintFacts) -> Hits:
                     "write: --"
                     + option.name
                     + "="
-                    + re.sub(r"%(\d*)a", r"%A_%\1a", value, count=1),
+                    # Not in the name of a directory, which nobody makes.
+                    + re.sub(
+                        r"(?=%\d*a[^/]*\Z)|(?<=/)(?=[^/]*\Z)(?![^/]*%\d*a)", "%A_", value, count=1
+                    ),
                     "note",
                     "it empties the logs of this one.",
                 )

@@ -694,14 +694,21 @@ def tasks_without_srun(facts: LintFacts) -> Hits:
     # A program that is told the number starts its own processes.
     told = re.search(rf"[-_](?:np?|n?procs?|n?tasks|ranks)[ =]{several}\b", lines)
     parallel = any(one.is_background or one.name in _PARALLEL for one in facts.commands)
+    # On one node, the batch shell has the cores of all tasks: that is often meant.
+    wide = (facts.count("cpus-per-task") or 1) > 1
     if several > 1 and read and here:
         yield RuleHit(here[0].start, what, f"srun {facts.shown(here[0])[:60]}")
-    elif several > 1 and working:
+    elif several > 1 and working and (facts.nodes != 1 or wide):
         option = facts.options.get("ntasks") or facts.options["ntasks-per-node"]
         why = "a task is a process; cores of one process are requested with --cpus-per-task."
-        # On one node, the batch shell has the cores of all tasks.
-        if not (parallel or told or facts.nodes == 1):
-            yield RuleHit(option.start, what, f"write: --cpus-per-task={several}", "note", why)
+        if not (parallel or told):
+            yield RuleHit(
+                option.start,
+                what,
+                f"write: --{option.name}=1" if wide else f"write: --cpus-per-task={several}",
+                "note",
+                why,
+            )
     elif gpus > 1 and not (_USES_ALL.search(lines) or _TELLS_ALL.search(facts.text) or parallel):
         plain = [
             one

@@ -714,7 +714,8 @@ rule(
         r"\1 runs in the job",
         r"run it once before, on a login node",
         # Those are made for the job, or once; or to install is all that it does.
-        unless=r"-m venv[^\n]*(?i:/tmp)"
+        unless=r"(?:-m venv|virtualenv)[ \t][^\n]*(?i:/tmp|TMPDIR)|cd[ \t][^\n]*TMPDIR[\s\S]*-m venv"
+        r"|\n#SBATCH[^\n]*--environment[= ]"
         r"|![ \t]+-[defsr][ \t][^\n]*(?:venv|envs?\b|activate)(?:(?!\n[ \t]*fi\b)[\s\S])*\n[ \t]*fi\b"
         r"(?![\s\S]*\n[ \t]*(?:python[\d.]*[ \t]+-m[ \t]+)?(?:pip3?|conda)[ \t]+install\b)"
         r"|\A(?![\s\S]*\b(?:srun|torchrun|accelerate|deepspeed|Rscript|julia|uv run|(?:singularity|apptainer)[ \t]+"
