@@ -547,8 +547,7 @@ class _DiagnosisRanker:
 
     def _is_reaction(self, each: RuleMatch) -> bool:
         """Whether the job was cancelled, or reached its time limit, after one of its processes had
-        died: the others wait for it, or the node does not end. Or its user saw NaN to the end, or
-        nothing but a message that the set-up failed.
+        died: the others wait for it, or the node does not end. Or its user saw NaN to the end.
         """
         return (
             each.rule.id in ("cancelled-by-user", "time-limit")
@@ -569,7 +568,7 @@ class _DiagnosisRanker:
             and any(
                 one.hits[-1].order < each.hits[0].order
                 and one.over is Recovery.NO
-                and (one.rule.id == "nan-loss" or (one.rule.passing and not one.went_on))
+                and one.rule.id == "nan-loss"
                 for one in self.fired
                 if one.hits and each.hits
             )
@@ -612,7 +611,8 @@ class _DiagnosisRanker:
     def _with_rival(
         self, chosen: list[RuleMatch], standing: Mapping[str, Standing]
     ) -> list[RuleMatch]:
-        """Add the last other cause that the same process wrote well after the chosen one.
+        """Add the last other cause that the same process wrote well after the chosen one, and to a
+        cancellation a failed set-up that nothing followed.
 
         If both could have ended the job and neither follows from the other, both are only likely.
         """
@@ -622,16 +622,34 @@ class _DiagnosisRanker:
         rivals = [
             each
             for each in self.fired
-            if standing.get(each.rule.id) is Standing.CAUSE
-            and each.rule.id != own.id
+            if each.rule.id != own.id
             and each.hits
             and each.hits[-1].evidence.file == first.evidence.file
             and each.hits[-1].rank == first.rank
-            and each.hits[-1].order[1] > first.order[1] + _NEARBY
+            and (
+                (
+                    standing.get(each.rule.id) is Standing.CAUSE
+                    and each.hits[-1].order[1] > first.order[1] + _NEARBY
+                )
+                # The user may have cancelled the job because of a message of its set-up.
+                or (
+                    own.id == "cancelled-by-user"
+                    and standing.get(each.rule.id) is Standing.PASSED
+                    and not each.went_on
+                )
+            )
         ]
         if not rivals:
             return chosen
-        last = max(rivals, key=lambda each: each.hits[-1].order)
+        # The last cause, or the first message of the set-up.
+        last = max(
+            rivals,
+            key=lambda each: (
+                (1, each.hits[-1].order[1])
+                if standing[each.rule.id] is Standing.CAUSE
+                else (0, -each.hits[0].order[1])
+            ),
+        )
         both = (
             chosen
             if last in chosen
