@@ -576,8 +576,12 @@ class _DiagnosisRanker:
 
     def _is_late(self, each: RuleMatch) -> bool:
         """Whether this is a line from another rank after an error that matches no rule."""
-        sure = each.certainty == "certain" and each.rule.stage not in ("comm", "rdzv", "end")
-        if not each.hits or each.record or each.found or sure:
+        if (
+            not each.hits
+            or each.record
+            or each.found
+            or (each.certainty == "certain" and each.rule.stage not in ("comm", "rdzv", "end"))
+        ):
             return False
         hit = each.hits[0]
         return any(

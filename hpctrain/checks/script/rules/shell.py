@@ -1146,6 +1146,22 @@ rule(
 )
 
 rule(
+    "status-overwritten",
+    "warning",
+    "$? is the code of the command before it, which succeeded; that of the program is lost, and the job"
+    " is COMPLETED to Slurm, and to afterok.",
+    "bash(1) Special Parameters",
+)(
+    pattern(
+        rf"(?:(?:echo|printf|date|touch)\b{REST}(?:;|\n)(?:\s*#[^\n]*\n)*\s*(?:exit|return)[ \t]+[\"']?"
+        r"|(?<=elif )\[+[ \t]+[\"']?)(?P<at>\$\?)",
+        r"this is not the exit code of the program",
+        r"write behind the program: status=$?, and here: $status",
+        unless=r"\bset[ \t]+-\w*e|errexit",
+    )
+)
+
+rule(
     "conda-run-captured",
     "note",
     "conda run keeps the output until the program ends: at the time limit all of it is lost.",
