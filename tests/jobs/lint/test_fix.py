@@ -20,7 +20,7 @@ def test_a_repair_is_safe(case: corpus.Case) -> None:
         return
     assert bash_reads(fixed.text)
     assert fix(fixed.text, "x.sbatch").ids == (), "a second time changes nothing"
-    found, after = case.findings, lint(fixed.text, "x.sbatch")
+    found, after = case.findings, lint(fixed.text, "/x/x.sbatch")
     assert len(after) < len(found)
     assert {one.id for one in after} <= {one.id for one in found}, "it brings no new finding"
 

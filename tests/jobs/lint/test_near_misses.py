@@ -51,6 +51,8 @@ CASES = [
     ("log-overwritten", HEAD + "#SBATCH --array=0-3 --output=a_%j.log --error=/dev/null\n"),
     ("requeue-truncates", HEAD + "#SBATCH --requeue --open-mode=append\n"),
     ("requeue-truncates", HEAD + "#SBATCH --requeue --no-requeue\n"),
+    # tests/jobs/lint is there, above the directory of the script
+    ("log-directory", HEAD + "#SBATCH -o lint/%j.out\n", f"{__file__}.sbatch"),
     (
         "log-directory",
         HEAD
@@ -339,7 +341,7 @@ CASES = [
 def test_a_near_miss_is_silent(case: tuple[str, ...]) -> None:
     id_, text, *file = case
     assert id_ in IDS
-    assert [one for one in lint(text, file[0] if file else "x.sbatch") if one.id == id_] == []
+    assert [one for one in lint(text, file[0] if file else "/x/x.sbatch") if one.id == id_] == []
 
 
 def test_a_comment_leaves_findings_out() -> None:
